@@ -44,8 +44,8 @@
  * with 256 registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
  * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap.
- * attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_scheduler.h: what calls a step, dK and dV to memory, the kernels.
- * attn_bwd_cdna_rows.h: the preprocess and postprocess kernels. */
+ * attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16 of gfx90a. attn_bwd_cdna_scheduler.h: what calls a step,
+ * dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the preprocess and postprocess kernels. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_H
 #define STW_HIP_ATTN_BWD_CDNA_H
 
@@ -172,8 +172,12 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     enum { HALVES = C::HALVES / C::PARTS, FRAGMENTS = C::BN / 32 };
     constexpr int P = C::PIECES, V = C::PIECES_V, LAST = C::HELD / 16 - 1;
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
+    constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
     leaf_f4 lse = w.lds.read_stats(first, 0), delta = w.lds.read_stats(first, 1);
+    auto lift_stats = [&] {
+        if constexpr (LIFTED) lse += (leaf_f4)10.0f, delta *= (leaf_f4)0x1p20f;
+    };
     rows_stream rows(w.lds);
     attn_cdna_scores<KIND, C> t;
     DEV_UNROLL_FOR (int half = 0; half <= LAST; ++half) {
@@ -183,6 +187,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, w.feature, lse, piece); });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
+        lift_stats();
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
         mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
@@ -201,11 +206,14 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     leaf_f4 dq[HALVES][C::COLUMNS];
     auto add = [&](int half) {
         if (half == 0 || HALVES == 1) w.turn.wait();
+        if constexpr (LIFTED)
+            DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.scoring.to_sums;
         if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
         else w.dq.add(dq[half], part + half, false);
     };
     const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
     auto put_next_rows = cdna_behind_fragment([&](int j) {
+        if (LIFTED && j == 0) w.queries.lift(w.ahead);
         DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i)
             if (i * P / (2 * C::UNITS) == j) w.queries.put(w.ahead, i);
         if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.lds);
@@ -232,7 +240,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
 /* One query block of 32 rows; `step`: its bit of subnormal_steps. */
 template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, int block, int step) {
     constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
-    const bool subnormal = KIND == CDNA_EXACT || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
+    const bool subnormal = (KIND == CDNA_EXACT && FLUSHES) || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
     if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
     DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part) attn_cdna_part<KIND>(w, block, part, subnormal);
 }

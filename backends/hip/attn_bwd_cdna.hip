@@ -71,8 +71,8 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define ROW_cdna_bf16_tall(id, hd, bm, bn, stages, warps, kb)                                                          \
     ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, 1, tall, hd, STW_CDNA_TALL_V)
 #define ROW_cdna_exact(id, hd, bm, bn, stages, warps, kb)                                                              \
-    ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA_MODES(id, bf16, dev_bf16, hd)                                \
-    EXACT_MODES(id, bf16, dev_bf16, hd)
+    ROW_cdna(id, hd, bm, bn, stages, warps, kb) EXACT(id, f16, dev_f16, hd) EXACT_MODES(id, f16, dev_f16, hd)          \
+    EXACT(id, bf16, dev_bf16, hd) EXACT_MODES(id, bf16, dev_bf16, hd)
 #define ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, (hd > 64 ? 1 : 2), plain, hd)                   \

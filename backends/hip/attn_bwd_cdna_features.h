@@ -81,9 +81,11 @@ template <class C> DEV_FN float cdna_shared(float x) {
     else return __builtin_bit_cast(float, dev_uniform(__builtin_bit_cast(int, x)));
 }
 
-/* What a feature knows of the problem: set() of a work tile, enter_head() of a query head. */
+/* What a feature knows of the problem: set() of a work tile, then lift() where Q and K are multiplied by powers of two,
+ * enter_head() of a query head. */
 template <class C, int MODE = C::MODE> struct attn_cdna_feature {
     DEV_METHOD void set(const attn_work_tile &, cdna_launch, int) {}
+    DEV_METHOD void lift() {}
     DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int) {}
 };
 
@@ -95,6 +97,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_ALIBI> {
     DEV_METHOD void set(const attn_work_tile &u, cdna_launch, int high) {
         corner = (int)(dev_uniform(u.j0) - dev_uniform(u.seq.band.shift)) + high;
     }
+    DEV_METHOD void lift() {}
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h) {
         const float of_head = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] * DEV_LOG2E;
         slope = cdna_shared<C>(of_head), two = cdna_shared<C>(2.0f * of_head),
@@ -131,6 +134,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> {
         doubled = cdna_shared<C>(l->p.scale / l->p.softcap * (2.0f * DEV_LOG2E));
         cap = cdna_shared<C>(l->p.softcap * DEV_LOG2E);
     }
+    /* S has the factors of Q and K (attn_bwd_cdna_lift.h). */
+    DEV_METHOD void lift() { doubled = cdna_shared<C>(doubled * 0x1p-20f); }
     DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int) {}
 };
 

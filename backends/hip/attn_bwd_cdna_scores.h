@@ -19,9 +19,10 @@ struct attn_cdna_scoring {
     float scale_log2; /* scale log2(e) */
     int distance;     /* of the lane's first row of block 0 and its key of tile 0 */
     int span;
-    int keys_left; /* in use, from the lane's key of tile 0 on */
-    int high;      /* right bound of the row at distance 0, from the first key on */
-    bool bounded;  /* the mask has a left bound                                   */
+    int keys_left;        /* in use, from the lane's key of tile 0 on */
+    int high;             /* right bound of the row at distance 0, from the first key on */
+    bool bounded;         /* the mask has a left bound                                   */
+    float to_ds, to_sums; /* f16 of gfx90a (attn_bwd_cdna_lift.h): P (dP - delta) to dS, dS K to what is added to dQ */
 
     DEV_METHOD void set(const attn_work_tile &u, cdna_launch l, int keys, int wave, int lane) {
         const int64_t far = INT64_C(1) << 28;
@@ -35,6 +36,13 @@ struct attn_cdna_scoring {
         bounded = low > -far;
         keys_left = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, keys) - key;
     }
+    /* dS is at most `bound`. Factors: 2^10 of P and of each tensor, 2^e of dS. */
+    DEV_METHOD void lift(float bound) {
+        const int above = dev_uniform((int)__builtin_amdgcn_frexp_expf(bound)), e = 15 - (above > -60 ? above : -60);
+        scale_log2 *= 0x1p-20f;
+        to_ds = __builtin_bit_cast(float, (127 + e - 30) << 23); /* made so, they stay in scalar registers */
+        to_sums = __builtin_bit_cast(float, (127 - 10 - e) << 23);
+    }
 };
 
 /* Scores of 16 queries and the wave's keys: TILES tiles, of which the lane has key n and queries 4 g .. 4 g + 3.
@@ -42,10 +50,12 @@ struct attn_cdna_scoring {
  * dS. */
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
+    enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT };
     enum { TILES = C::TILES, MASKED = KIND != CDNA_INNER, ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT };
     leaf_f4 s[TILES], dp[TILES];
     leaf_u2 p16[TILES], ds16[TILES]; /* P and dS in T: the operands P^T and dS^T */
     leaf_f2 p[2 * TILES], ds[2 * TILES];
+    float to_ds;               /* attn_cdna_scoring           */
     int half, distance[TILES]; /* of queries 16 half + 4 g .. */
     bool sees[2 * TILES][2];
     attn_cdna_distances<C> distances; /* CDNA_ALIBI                                 */
@@ -55,6 +65,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_METHOD void enter(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, int block, int h) {
         half = h;
         distances.enter(feature, how.distance, block, h);
+        if constexpr (LIFTED) to_ds = how.to_ds;
         if constexpr (MASKED) {
             int first = cdna_opaque_scalar(block * C::BM);
             DEV_UNROLL_FOR (int i = 0; i < TILES; ++i) {
@@ -132,6 +143,7 @@ template <int KIND, class C> struct attn_cdna_scores {
             leaf_f2 flow = k ? dp[i].zw : dp[i].xy;
             if constexpr (MASKED) ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};
             else ds[e] = p[e] * flow;
+            if constexpr (LIFTED) ds[e] *= (leaf_f2)to_ds;
         } else if (stage == 1) ds16[i][k] = cdna_operand(T(), ds[e]);
         else if (stage == 2 && i % 2) lds.put_zipped(half % (C::HELD / 16), k, ds16[i - 1][k], ds16[i][k]);
         else if (stage == 2 && i == TILES - 1) lds.put_single(half % (C::HELD / 16), k, ds16[i][k]);

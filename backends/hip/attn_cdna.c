@@ -132,21 +132,22 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
 }
 
-/* f16 is multiplied by the shared kernels, as f32. For bf16 a kernel behind the main loop takes the work tiles
- * that the main loop has left alone. */
-static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
-    if (p->dtype == STW_F16) {
-        stw_attn_tiled_plan(tile, p, wave, 1, out);
-        return;
-    }
+/* A kernel behind the main loop takes the work tiles that the main loop has left alone. */
+static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan(tile, p, wave, out);
-    out->exact = p->dtype == STW_BF16 && !cdna_refusal(tile, p) ? mode_of(p)->exact : NULL;
+    out->exact = cdna_refusal(tile, p) ? NULL : mode_of(p)->exact;
 }
 
 /* Tiles that also have kernels for head_dim_v up to STW_CDNA_TALL_V. */
 static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan(tile, p, wave, out);
     if (p->head_dim_v <= STW_CDNA_TALL_V && !cdna_refusal(tile, p)) out->mode = "tall";
+}
+
+/* f16 is multiplied by the shared kernels, as f32. */
+static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    if (p->dtype == STW_F16) stw_attn_tiled_plan(tile, p, wave, 1, out);
+    else plan_exact(tile, p, wave, out);
 }
 
 static void plan_bf16_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
@@ -169,6 +170,6 @@ const char *stw_hip_unowned(stw_attn_call call, const stw_variant *tile, const s
 STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
 STW_ATTN_LOOP(cdna_wide, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
 STW_ATTN_LOOP(cdna_tall, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan_tall);
-STW_ATTN_LOOP(cdna_exact, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16);
+STW_ATTN_LOOP(cdna_exact, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan_exact);
 STW_ATTN_LOOP(cdna_bf16, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16);
 STW_ATTN_LOOP(cdna_bf16_tall, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16_tall);

@@ -22,6 +22,8 @@ CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 334, ("g
                   ("gfx942", 64, "f16"): 357, ("gfx90a", 128, "bf16"): 580, ("gfx90a", 64, "bf16"): 364,
                   ("gfx942", 96, "bf16"): 464, ("gfx942", 32, "bf16"): 254, ("gfx942", 96, "f16"): 487,
                   ("gfx942", 32, "f16"): 277, ("gfx90a", 96, "bf16"): 488, ("gfx90a", 32, "bf16"): 280,
+                  ("gfx90a", 128, "f16"): 656, ("gfx90a", 96, "f16"): 562,
+                  ("gfx90a", 64, "f16"): 402, ("gfx90a", 32, "f16"): 314,
                   ("gfx942", 192, "bf16"): 538, ("gfx942", "tall", "bf16"): 493, ("gfx942", 256, "bf16"): 451,
                   ("gfx942", 192, "f16"): 554, ("gfx942", "tall", "f16"): 509, ("gfx942", 256, "f16"): 459,
                   ("gfx90a", 192, "bf16"): 556, ("gfx90a", "tall", "bf16"): 511, ("gfx90a", 256, "bf16"): 459}
@@ -31,7 +33,6 @@ CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 334, ("g
 # the step before, by vmcnt(0), and its loop holds the branches of a turn besides its own.
 CDNA_STEP_MORE = {"plain": 0, "tall": 0, "ordered": 25, "alibi": 60, "softcap": 140}
 TURN_BRANCHES = 3
-CDNA_BOTH_TYPES = "cdna", "cdna_wide", "cdna_tall" # loops of CDNA's own in which f16 has such steps, too
 
 
 def notes(readelf, image):
@@ -106,7 +107,7 @@ def main():
             matrix = sum("mfma" in n for n, _, _ in instructions)
             mode = name.rsplit("_", 1)[1]
             tall, ordered = mode == "tall", mode == "ordered"
-            own = mode in CDNA_STEP_MORE and loop.startswith("cdna") and (loop in CDNA_BOTH_TYPES or "_bf16_" in name)
+            own = mode in CDNA_STEP_MORE and loop.startswith("cdna") and (not loop.startswith("cdna_bf16") or "_bf16_" in name)
             product = bm * bn * hd // 4096 // warps
             keys, held = 64 if hd > 192 else 128 if hd > 128 else 192, 16 if hd > 192 else 32 # STW_CDNA_BN, STW_CDNA_HELD
             step = (3 * hd + 2 * (CDNA_TALL_V if tall else hd)) * CDNA_ROWS * keys // 4096 // WAVES
