@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass: 16-bit, dQ, dK and dV all wanted, rows that are whole vectors, and, at head
- * dims up to 128, deterministic mode, ALiBi or softcap (backends/hip/attn_cdna.c). Every other problem takes the shared
- * loop (common/kernels/attn_bwd.h). Sums of dQ lie in the order of that loop; statistics are negated
- * (STW_STATS_NEGATED).
+ * CDNA's own main loop of the backward pass: 16-bit, dQ, dK and dV all wanted, rows that are whole vectors, and to head
+ * dim 128 deterministic mode, ALiBi or softcap (backends/hip/attn_cdna.c). Every other problem takes the shared loop
+ * (common/kernels/attn_bwd.h). Sums of dQ lie in the order of that loop; statistics are negated (STW_STATS_NEGATED).
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
  * head of the group, 32 rows a step. S and dP of a step are made in two halves:
@@ -240,7 +239,8 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
 /* One query block of 32 rows; `step`: its bit of subnormal_steps. */
 template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, int block, int step) {
     constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
-    const bool subnormal = (KIND == CDNA_EXACT && FLUSHES) || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
+    const bool subnormal =
+        (KIND == CDNA_EXACT && FLUSHES) || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
     if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
     DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part) attn_cdna_part<KIND>(w, block, part, subnormal);
 }

@@ -2,8 +2,8 @@
  *
  * The host side of CDNA's own main loop: which problems it takes and what it decides about them. Loops "cdna" to head
  * dim 128, "cdna_wide" above, "cdna_tall" of head dim 192; where the matrix unit takes subnormal operands for zero
- * "cdna_exact", "cdna_bf16" and "cdna_bf16_tall". Kernels: attn_bwd_cdna.h. Where it does not take a problem, the shared
- * kernels of the same tile run. Pure functions. */
+ * "cdna_exact", "cdna_bf16" and "cdna_bf16_tall". Kernels: attn_bwd_cdna.h. Where it does not take a problem, the
+ * shared kernels of the same tile run. Pure functions. */
 #include "backends/gpu/attn_tiled.h"
 
 #include "backends/hip/device.h"
@@ -91,9 +91,8 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     return "ALiBi and softcap together";
 }
 
-/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi or a softcap, make dQ, dK
- * and dV together, and dK and dV in the inputs' type. Sizes are taken as their classes
- * (common/size_class.h), since plans are kept by these. */
+/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi or a softcap, and make dQ,
+ * dK and dV together, dK and dV in the inputs' type. Sizes are taken as their classes (common/size_class.h), since plans are kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     int64_t rows = class_of_rows(p), keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
     if (mode_refusal(tile, p)) return mode_refusal(tile, p);

@@ -163,7 +163,7 @@ struct alignas(64) Wave {
     Region last;  /* the region found last */
     u64 kinds[8]; /* instructions by Kind */
     u64 matrix_cycles, bank_conflicts;
-    Pending *pending; /* or null: waits are not watched */
+    Pending *pending;               /* or null: waits are not watched */
     std::vector<TraceEntry> *trace; /* null: none is kept */
 
     u64 exec() const { return s[EXEC] | (u64)s[EXEC + 1] << 32; }

@@ -125,7 +125,8 @@ static void own_kernels_of_problems(void **state) {
         if (own_steps(&narrow, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&narrow, &p));
         if (own_steps(&between, &p) != rows[i].own) fail_msg("head dim 96, %s", text);
         /* wider tiles know masks alone */
-        const int of_wide = p.features & (STW_FEAT_DETERMINISTIC | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP) ? NONE : rows[i].own;
+        const int of_wide =
+            p.features & (STW_FEAT_DETERMINISTIC | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP) ? NONE : rows[i].own;
         if (own_steps(&tall, &p) != of_wide) fail_msg("head dim 192, %s", text);
         if (own_steps(&wide, &p) != of_wide) fail_msg("head dim 256, %s", text);
     }
