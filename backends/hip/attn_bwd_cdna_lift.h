@@ -11,7 +11,8 @@
  * The bound is that of dO V^T, the largest norms of rows of dO and V multiplied, and the largest |delta|, since P and
  * the slope of a softcap are at most 1. Sums lose the factors in f32: those of dQ before they are added, dK and dV at
  * the end. A work tile with larger elements, with infinite ones or NaN, or with a bound of 2^15 or more is left to the
- * exact kernel, which multiplies as f32 and rounds P and dS as other devices do. Marks of query blocks: attn_bwd_subnormal.h. */
+ * exact kernel, which multiplies as f32 and rounds P and dS as other devices do. Marks of query blocks:
+ * attn_bwd_subnormal.h. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_LIFT_H
 #define STW_HIP_ATTN_BWD_CDNA_LIFT_H
 
