@@ -91,8 +91,8 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     return "ALiBi and softcap together";
 }
 
-/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi or a softcap, and make dQ,
- * dK and dV together, dK and dV in the inputs' type. Sizes are taken as their classes (common/size_class.h), since
+/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi or a softcap, and make
+ * dQ, dK and dV together, dK and dV in the inputs' type. Sizes are taken as their classes (common/size_class.h), since
  * plans are kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     int64_t rows = class_of_rows(p), keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
