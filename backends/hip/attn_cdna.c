@@ -12,8 +12,6 @@
 
 #include <string.h>
 
-enum { STW_CDNA_DIM = 128 }; /* the widest head_dim of the main loop */
-
 /* The rows are whole vectors of 16 bytes, and 32-bit offsets reach all of a head and the blocks past its end. Where the
  * tensor starts is not asked: a plan does not know it, and CDNA's kernels take any address. */
 static int is_whole(const stw_tensor_param *t, uint32_t cols) {
@@ -125,9 +123,7 @@ static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p
 
 const char *stw_hip_unowned(stw_attn_call call, const stw_variant *tile, const stw_attn_params *p) {
     if (call != STW_CALL_BWD || !strncmp(tile->loop->name, "cdna", 4)) return NULL;
-    if (p->dtype == STW_F32) return "f32";
-    if (p->head_dim_qk > STW_CDNA_DIM || p->head_dim_v > STW_CDNA_DIM) return "head_dim above 128";
-    return "this variant";
+    return p->dtype == STW_F32 ? "f32" : "this variant";
 }
 
 STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
