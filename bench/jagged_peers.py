@@ -105,6 +105,25 @@ def pointwise(api, o, lengths):
                       inner=o.width)
 
 
+def some_components(problem):
+    """Rows of the components that are compared: the first ones, of which one is a quarter of all, one between, the last."""
+    count = len(problem.starts) - 1
+    for b in (0, 1, count // 2, count - 1):
+        if problem.starts[b] < problem.starts[b + 1]:
+            yield b, slice(problem.starts[b], problem.starts[b + 1])
+
+
+def loop_over(lengths, backward):
+    """A function that calls backward(component, rows) for every component that has rows."""
+    first = torch.tensor([0] + lengths).cumsum(0).tolist()
+    parts = [(b, slice(first[b], first[b + 1])) for b in range(len(lengths)) if lengths[b]]
+
+    def loop():
+        for b, rows in parts:
+            backward(b, rows)
+    return loop
+
+
 def softmax(api, o, lengths):
     g = randoms(o.rows, o.width, dtype=o.dtype, seed=1)
     y = torch.softmax(randoms(o.rows, o.width, dtype=o.dtype, seed=2).float(), -1).to(g.dtype)
@@ -120,21 +139,15 @@ def softmax(api, o, lengths):
                   lambda: A._softmax_backward_data(g, y, -1, g.dtype), expected, bytes_moved=bytes_moved, inner=o.width, dim=3)
 
     def expected_ragged(problem):
-        for b in (0, 1, len(lengths) // 2, len(lengths) - 1):
-            rows = slice(problem.starts[b], problem.starts[b + 1])
+        for _, rows in some_components(problem):
             u, v = g[rows, :64].double(), y[rows, :64].double()
-            if len(u):
-                yield dx[rows, :64], v * (u - (u * v).sum(0, keepdim=True))
+            yield dx[rows, :64], v * (u - (u * v).sum(0, keepdim=True))
 
-    def loop():
-        for b in range(len(lengths)):
-            if lengths[b]:
-                rows = slice(first[b], first[b + 1])
-                dx[rows] = A._softmax_backward_data(g[rows], y[rows], 0, g.dtype)
+    def of_component(_, rows):
+        dx[rows] = A._softmax_backward_data(g[rows], y[rows], 0, g.dtype)
 
-    first = torch.tensor([0] + lengths).cumsum(0).tolist()
-    yield Problem(api, "softmax ragged", "softmax", o.dtype, lengths, {"grad": g, "y": y}, {"dx": dx}, (), loop, expected_ragged,
-                  bytes_moved=bytes_moved, inner=o.width, dim=2)
+    yield Problem(api, "softmax ragged", "softmax", o.dtype, lengths, {"grad": g, "y": y}, {"dx": dx}, (),
+                  loop_over(lengths, of_component), expected_ragged, bytes_moved=bytes_moved, inner=o.width, dim=2)
 
 
 def log_softmax(api, o, lengths):
@@ -150,6 +163,17 @@ def log_softmax(api, o, lengths):
     yield Problem(api, "log_softmax inner", "log_softmax", o.dtype, lengths, {"grad": g, "y": y}, {"dx": dx}, (),
                   lambda: A._log_softmax_backward_data(g, y, -1, g.dtype), expected,
                   bytes_moved=3 * y.numel() * y.element_size(), inner=o.width, dim=3)
+
+    def expected_ragged(problem):
+        for _, rows in some_components(problem):
+            a, b = g[rows, :64].double(), y[rows, :64].double()
+            yield dx[rows, :64], a - b.exp() * a.sum(0, keepdim=True)
+
+    def of_component(_, rows):
+        dx[rows] = A._log_softmax_backward_data(g[rows], y[rows], 0, g.dtype)
+
+    yield Problem(api, "log_softmax ragged", "log_softmax", o.dtype, lengths, {"grad": g, "y": y}, {"dx": dx}, (),
+                  loop_over(lengths, of_component), expected_ragged, bytes_moved=3 * y.numel() * y.element_size(), inner=o.width, dim=2)
 
 
 def rms_norm(api, o, lengths):
@@ -195,6 +219,32 @@ def layer_norm(api, o, lengths):
         yield Problem(api, name, "layer_norm", o.dtype, lengths, tensors, {k: v for k, v in out.items() if k == "dx" or outputs == 13}, (),
                       lambda mask=mask: A.native_layer_norm_backward(g, x, [o.width], mean[:, None], rstd[:, None], gamma, beta, mask),
                       expected, bytes_moved=bytes_moved, inner=o.width, flags=native.JAGGED_HAS_GAMMA, outputs=outputs)
+
+
+def norms_over_components(api, o, lengths):
+    """layer_norm and rms_norm over the ragged dimension and inner together: a mean and a deviation a component."""
+    g, x = (randoms(o.rows, o.width, dtype=o.dtype, seed=s) for s in (1, 2))
+    dx = torch.empty_like(x)
+    mean, square = (torch.zeros(len(lengths), device="cuda") for _ in range(2))
+    loop_over(lengths, lambda b, rows: (mean[b].copy_(x[rows].float().mean()), square[b].copy_(x[rows].float().square().mean())))()
+    of_norm = {"layer_norm ragged": (mean, (square - mean.square() + 1e-5).rsqrt()), "rms_norm ragged": (None, (square + 1e-5).rsqrt())}
+    for name, (centre, rstd) in of_norm.items():
+        def expected(problem, centre=centre, rstd=rstd):
+            for b, rows in some_components(problem):
+                w, s = g[rows].double(), rstd[b].double()
+                h = (x[rows].double() - (0 if centre is None else centre[b].double())) * s
+                yield dx[rows], s * (w - (0 if centre is None else w.mean()) - h * (w * h).mean())
+
+        def of_component(b, rows, centre=centre, rstd=rstd):
+            one, other = g[rows].view(1, -1), x[rows].view(1, -1)
+            if centre is None:
+                A._fused_rms_norm_backward(one, other, [one.shape[1]], rstd[b].view(1, 1), None, [True, False])
+            else:
+                A.native_layer_norm_backward(one, other, [one.shape[1]], centre[b].view(1, 1), rstd[b].view(1, 1), None, None, [True, False, False])
+
+        tensors = {"grad": g, "x": x, "rstd": rstd, **({} if centre is None else {"mean": centre})}
+        yield Problem(api, name, name.split()[0], o.dtype, lengths, tensors, {"dx": dx}, (), loop_over(lengths, of_component), expected,
+                      bytes_moved=3 * x.numel() * x.element_size(), inner=o.width, dim=2, outputs=1)
 
 
 def moves(api, o, lengths):
@@ -319,7 +369,7 @@ def matmul(api, o, _):
                           {"x": a, "other": b, "grad": g}, out, (k, n), loop, expected, flop=4 * total * k * n, ragged_axes=1)
 
 
-SUITES = (pointwise, softmax, log_softmax, layer_norm, rms_norm, moves, padded, linear, matmul)
+SUITES = (pointwise, softmax, log_softmax, layer_norm, rms_norm, norms_over_components, moves, padded, linear, matmul)
 
 
 def base_rates(o):

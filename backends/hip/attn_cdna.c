@@ -163,8 +163,7 @@ static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p
 
 const char *stw_hip_unowned(stw_attn_call call, const stw_variant *tile, const stw_attn_params *p) {
     if (call != STW_CALL_BWD || !strncmp(tile->loop->name, "cdna", 4)) return NULL;
-    if (p->dtype == STW_F32) return "f32";
-    return "this variant";
+    return p->dtype == STW_F32 ? "f32" : "this variant";
 }
 
 STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);

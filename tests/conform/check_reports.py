@@ -28,7 +28,9 @@ atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def run(*args, **more):
-    """Variables in capitals; the rest goes to subprocess.run."""
+    """Variables in capitals; the rest goes to subprocess.run. Of variants the processor's own: it may lack others, which are skips."""
+    if "--backend" in args and "--variant" not in args:
+        args = ("--variant", "auto", *args)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("STERNWAY_", "WRONG_"))}
     environment.update((k, more.pop(k)) for k in list(more) if k.isupper())
     done = subprocess.run([TOOL, "conform", *args], capture_output=True, text=True, env=environment, timeout=280, cwd=folder, **more)

@@ -62,7 +62,7 @@ static void zeros(const gpu_case *g, int64_t b, int64_t first, int64_t end) {
 /* The first key behind the work tiles that a query sees: what is no number may reach the other keys of a work tile. */
 static int64_t first_unseen(const gpu_case *g) {
     char text[4096];
-    unsigned rows, keys;
+    unsigned rows, keys = 1;
     GPU_OK(stw_plan_describe(g->plan, text, sizeof text, NULL));
     const char *tile = strstr(text, "tile: ");
     if (!tile || sscanf(tile, "tile: %ux%u", &rows, &keys) != 2) fail_msg("no tile in: %s", text);

@@ -96,8 +96,10 @@ static int runs_here(void) {
     stw_jagged_desc desc = STW_INIT(stw_jagged_desc);
     stw_plan *plan = NULL;
     desc.op = STW_JAGGED_GELU, desc.dtype = STW_F32, desc.components = 1, desc.inner = 1;
+    desc.index_dtype = STW_I64, desc.axis[0] = (stw_jagged_axis){1, 1};
     stw_status status = stw_jagged_bwd_plan(context, &desc, &plan);
     if (status == STW_E_UNSUPPORTED) printf("skip %s: %s\n", file_name, stw_last_error());
+    else if (status != STW_OK) fprintf(stderr, "%s: %s\n", file_name, stw_last_error());
     stw_plan_destroy(plan);
     stw_context_destroy(context);
     return status != STW_E_UNSUPPORTED;
