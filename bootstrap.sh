@@ -5,7 +5,7 @@
 #   ./bootstrap.sh demo   install what is missing, build for this machine alone, run attention backward on a transformer's activations
 #   ./bootstrap.sh build  install and build everything, with the device images of every GPU
 #   ./bootstrap.sh test   the same, then every test (what CI runs)
-#   ./bootstrap.sh full   the same, with the long forms of conform, planted bugs, fuzzing, races and a second build
+#   ./bootstrap.sh full   the same, with a day's part of the long forms of conform, planted bugs, fuzzing, races and a second build
 #   ./bootstrap.sh coverage  which lines and branches of common/, backends/gpu/, dispatch/ the tests run (tests/coverage)
 # Needs root or sudo to install Debian packages, and only when one is missing.
 set -euo pipefail
@@ -228,25 +228,51 @@ tests() {
     figures
 }
 
-# What takes too long for every push: the long conform, planted bugs, long fuzz runs, races, a second build.
+# What takes too long for every push: the long conform, planted bugs, long fuzz runs, races, a second build. It is too long
+# for one day too: each day has a sixth of the tests labelled full, a third of the other builds, and ten minutes for one fuzz
+# target. STW_PART=N takes the Nth of each, STW_PART=all everything.
+day=$(($(date +%s) / 86400))
+is_today() { [ "${STW_PART:-}" = all ] || [ $((${STW_PART:-$day} % $2)) -eq "$1" ]; } # number, of how many
+
 full() {
     tests
-    say "the emulated AMD GPUs: the long conformance list, every variant, planted bugs (STW_PART=all: all of them)"
-    ctest --test-dir build/release --output-on-failure -j "$jobs" -L full
-    say "conform, long form"
-    build/release/bin/sternway conform --long --jobs "$jobs" | tail -n 40
+    full_tests
+    if is_today 0 3; then threads; fi
+    if is_today 1 3; then coverage; fi
+    if is_today 2 3; then reproduce; fi
+    if [[ "$CC" == *clang* ]]; then fuzz; fi
+}
+
+# Planted bugs of a list of which a day has a part (tests/mutants) get the next one when their turn comes again.
+full_tests() {
+    local parts=('^emu_.*_gfx942$' '^emu_.*_gfx90a$' '^mutants_all$' '^mutants_jagged_' '^mutants_hip_') part
+    local run=(env STW_PART="${STW_PART:-$((day / 6))}" ctest --test-dir build/release --output-on-failure -j "$jobs" -L full)
+    for part in "${!parts[@]}"; do
+        if is_today "$part" 6; then say "label full, $part of 6: ${parts[$part]}" && "${run[@]}" -R "${parts[$part]}"; fi
+    done
+    if is_today 5 6; then say "label full, 5 of 6: the rest" && "${run[@]}" -E "$(IFS='|'; echo "${parts[*]}")"; fi
+    if is_today 2 6; then
+        say "conform, long form"
+        build/release/bin/sternway conform --long --jobs "$jobs" | tail -n 40
+    fi
+}
+
+threads() {
     local cxx=${CC/clang/clang++}; cxx=${cxx/gcc/g++} # one maker's thread sanitizer does not link with another's
     build tsan -DCMAKE_CXX_COMPILER="$cxx" -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images"
     say "unit and CPU tests under the thread sanitizer"
     ctest --test-dir build/tsan --output-on-failure -j "$jobs" -LE 'long|full|fuzz'
     ctest --test-dir build/tsan --output-on-failure -R '^unit_once_threads$'
-    if [[ "$CC" == *clang* ]]; then
-        local targets=(problem safetensors descriptor jagged tuning env) long=all # another one has its ten minutes each day
-        if [ "${STW_PART:-}" != all ]; then long=${targets[$((${STW_PART:-$(date +%s) / 86400} % ${#targets[@]}))]}; fi
-        say "fuzzing, ${STW_FUZZ_SECONDS:=60} s a target, $long for ten minutes (STW_PART=all: each of them)"
-        STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS STW_FUZZ_LONG=$long ctest --test-dir build/fuzz --output-on-failure -j "$jobs" -L fuzz
-    fi
-    coverage
+}
+
+fuzz() {
+    local targets=(problem safetensors descriptor jagged tuning env) long=all
+    if [ "${STW_PART:-}" != all ]; then long=${targets[$((${STW_PART:-$day} % ${#targets[@]}))]}; fi
+    say "fuzzing, ${STW_FUZZ_SECONDS:=60} s a target, $long for ten minutes"
+    STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS STW_FUZZ_LONG=$long ctest --test-dir build/fuzz --output-on-failure -j "$jobs" -L fuzz
+}
+
+reproduce() {
     say "reproducible: library, command, Python module and packages built again in another folder are the same files"
     CC=$CC cmake --preset release -B build/again -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_NVCC="$(find_nvcc || true)" \
         -DSTERNWAY_TESTS=OFF -DSTERNWAY_COMPILER_CACHE=OFF -DSTERNWAY_IMAGE_CACHE=OFF >/dev/null # nothing of the first build's
