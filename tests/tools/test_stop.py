@@ -50,6 +50,17 @@ class Stop(CommandTest):
             os.killpg(child.pid, 0)
         return out, err
 
+    def stop_in_time(self, number, done, *arguments):
+        """Of a command that prints nothing until its end: stopped after a second, or later on a slower machine, until `done`
+        says of its output that something had finished. (Output, standard error)"""
+        for seconds in (1, 5, 25):
+            child = self.start(*arguments)
+            time.sleep(seconds)
+            out, err = self.stop(child, number)
+            if done(out):
+                break
+        return out, err
+
     def test_conform(self):
         for number, group, jobs in ((signal.SIGINT, True, 2), (signal.SIGTERM, False, 2), (signal.SIGHUP, False, 1), (signal.SIGINT, False, 0)):
             with self.subTest(signal=number.name, jobs=jobs):
@@ -74,10 +85,9 @@ class Stop(CommandTest):
 
     def test_results_behind_one_that_hangs(self):
         """In the order of the list a result waits for those before it; a signal ends the waiting."""
-        slow = "attn_bwd:f32:b4h8s768d128"
-        child = self.start("conform", "--backend", "cpu", "--variant", "auto", "--jobs", 2, "--progress", "--report", "r.json", slow, *MANY[:3])
-        time.sleep(1)
-        self.stop(child, signal.SIGTERM)
+        slow = "attn_bwd:f32:b4h16s1024d128"
+        self.stop_in_time(signal.SIGTERM, lambda out: "3 passed" in out, "conform", "--backend", "cpu", "--variant", "auto", "--jobs", 2,
+                          "--report", "r.json", slow, *MANY[:3])
         report = json.loads(self.path("r.json").read_text())
         self.assertEqual([case["problem"] for case in report["cases"]], MANY[:3])
         self.assertIn("1 of 4 problems", report["partial"])
@@ -95,11 +105,13 @@ class Stop(CommandTest):
 
     def test_bench(self):
         for form in ("--json", "--csv", None):
-            child = self.start("bench", "--backend", "cpu", "--seconds", 0.05, *([form] if form else []), *MANY)
+            command = ["bench", "--backend", "cpu", "--seconds", 0.05, *([form] if form else []), *MANY]
             if form == "--json":
-                time.sleep(1)
-            seen = "" if form == "--json" else self.read_until(child, MANY[1])
-            out, err = self.stop(child, signal.SIGINT)
+                seen, (out, err) = "", self.stop_in_time(signal.SIGINT, lambda out: "median_ms" in out, *command)
+            else:
+                child = self.start(*command)
+                seen = self.read_until(child, MANY[1])
+                out, err = self.stop(child, signal.SIGINT)
             rows = (seen + out).count("attn_bwd:")
             text = f"stopped by SIGINT: {len(MANY) - rows} of {len(MANY)} problems were not timed"
             self.assertIn(text, err)
@@ -112,12 +124,13 @@ class Stop(CommandTest):
 
     def test_tune(self):
         for form in ("--json", None):
-            child = self.start("tune", "--backend", "cpu", "--seconds", 0.01, "-o", "rules.def", *([form] if form else []), *MANY)
+            command = ["tune", "--backend", "cpu", "--seconds", 0.01, "-o", "rules.def", *([form] if form else []), *MANY]
             if form:
-                time.sleep(2)
+                out, err = self.stop_in_time(signal.SIGTERM, lambda out: "median_ms" in out, *command)
             else:
+                child = self.start(*command)
                 self.read_until(child, MANY[1])
-            out, err = self.stop(child, signal.SIGTERM)
+                out, err = self.stop(child, signal.SIGTERM)
             self.assertRegex(err, rf"stopped by SIGTERM: \d+ of {len(MANY)} problems were not measured")
             self.assertRegex(self.path("rules.def").read_text(), r"partial: stopped by SIGTERM")
             if form:
@@ -132,22 +145,24 @@ class Stop(CommandTest):
         return write_file(self.path("in"), tensors)
 
     def test_run(self):
-        path = self.problems(30)
+        path = self.problems(300)
         for form in ("--json", None):
-            child = self.start("run", "--backend", "cpu", "--repeat", 5000, "-o", "out", *([form] if form else []), path, path)
+            command = ["run", "--backend", "cpu", "--repeat", 5000, "-o", "out", *([form] if form else []), path, path]
             if form:
-                time.sleep(0.7)
-            seen = "" if form else self.read_until(child, "p1: ")
-            out, err = self.stop(child, signal.SIGINT)
+                out, err = self.stop_in_time(signal.SIGINT, lambda out: "milliseconds" in out, *command)
+            else:
+                child = self.start(*command)
+                self.read_until(child, "p1: ")
+                out, err = self.stop(child, signal.SIGINT)
             self.assertRegex(err, r"stopped by SIGINT: \d+ problems of one file and 1 further file did not run")
             tensors, metadata = read_file(self.path("out"))
             self.assertIn("partial", metadata)
             if form:
                 document = json.loads(out)
                 names = [problem["name"] for problem in document["files"][0]["problems"]]
-                self.assertTrue(0 < len(names) < 30 and len(document["files"]) == 1, names)
+                self.assertTrue(0 < len(names) < 300 and len(document["files"]) == 1, names)
                 self.assertEqual(set(tensors), {f"{name}.{grad}" for name in names for grad in ("dq", "dk", "dv")})
-                self.assertIn(f"{30 - len(names)} problems of one file", document["partial"])
+                self.assertIn(f"{300 - len(names)} problems of one file", document["partial"])
                 self.assertEqual((document["partial"], document["exit_status"]), (metadata["partial"], 130))
             else:
                 self.assertRegex(out.splitlines()[-1], r"^\d+ references met, 0 missed, .*, partial: stopped by SIGINT")
