@@ -87,7 +87,7 @@ static void run_queries(const stw_cpu_job *job, const stw_f64_scratch *t, const 
     int with_dq = (p->outputs & STW_OUT_DQ) != 0, add_dq = (p->accumulate & STW_OUT_DQ) != 0;
     stw_range keys = stw_cpu_key_blocks(seq, l, block);
     stw_cpu_tile at = stw_f64_tile_at(job, seq, h, block, keys.first);
-    if (l->bias_direct && !(p->accumulate & STW_OUT_DBIAS)) zero_bias(job, &at);
+    if (stw_cpu_zeros_bias(job)) zero_bias(job, &at);
     if (keys.first < keys.end) stw_f64_load_queries(job, t, &at);
     for (int64_t b = keys.first; b < keys.end; ++b) {
         at = stw_f64_tile_at(job, seq, h, block, b);
@@ -109,9 +109,8 @@ static void run_queries(const stw_cpu_job *job, const stw_f64_scratch *t, const 
 void stw_f64_queries_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
-    int zeros = job->layout.bias_direct && !(p->accumulate & STW_OUT_DBIAS) && p->max_seq_kv;
-    stw_cpu_grid grid =
-        stw_cpu_grid_of(p, 0, zeros, job->layout.bm); /* dBias has rows behind the sequences' ends too */
+    int zeros = stw_cpu_zeros_bias(job); /* behind the sequences' ends, too */
+    stw_cpu_grid grid = stw_cpu_grid_of(p, 0, zeros, job->layout.bm);
     int64_t head, block;
     stw_f64_scratch t = stw_f64_scratch_of_worker(job, worker);
     while (stw_cpu_claim_block(job, &grid, &head, &block)) {

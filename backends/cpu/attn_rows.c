@@ -96,14 +96,14 @@ static void rows_block(const stw_cpu_job *job, const rows_task *k) {
             ((double *)(void *)(job->workspace + l->sink))[at] = sink_of_block(job, k, delta);
         if ((p->outputs & STW_OUT_DQ) && !(p->accumulate & STW_OUT_DQ)) zero_dq(job, k);
     }
-    if (l->bias_direct && !(p->accumulate & STW_OUT_DBIAS)) zero_bias(job, k);
+    if (stw_cpu_zeros_bias(job)) zero_bias(job, k);
 }
 
 void stw_cpu_rows_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
     int64_t bm = job->layout.bm, head, first;
-    int zeros = job->layout.bias_direct && !(p->accumulate & STW_OUT_DBIAS) && p->max_seq_kv;
+    int zeros = stw_cpu_zeros_bias(job);
     stw_cpu_grid grid = stw_cpu_grid_of(p, 0, zeros, bm);
     (void)worker;
     grid.size *= grid.blocks; /* a task is all blocks of one (batch, head) */

@@ -160,6 +160,12 @@ int stw_cpu_claim_bias(stw_cpu_job *job, stw_cpu_bias_task *task_out);
 /* The task's first sequence from b on that reaches its blocks; task->batch.end: none does. */
 int64_t stw_cpu_next_bias_seq(const stw_cpu_job *job, const stw_cpu_bias_task *task, int64_t b, stw_cpu_seq *seq_out);
 
+/* dBias is not broadcast and has elements, which are zeroed where no tile writes. The strides of one without elements
+ * are unchecked: an address made of them may overflow. */
+static inline int stw_cpu_zeros_bias(const stw_cpu_job *job) {
+    return job->layout.bias_direct && !(job->p->accumulate & STW_OUT_DBIAS) && job->p->max_seq_kv > 0;
+}
+
 static inline float *stw_cpu_part(const stw_cpu_job *job, size_t offset) {
     return (float *)(void *)(job->workspace + offset);
 }

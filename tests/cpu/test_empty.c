@@ -96,6 +96,24 @@ static void gradients_of_empty_sequences(void **state) {
     }
 }
 
+/* Strides of what has no element are not checked, and nothing is made of them: the sanitizers' build would tell. */
+static void strides_of_an_empty_bias(void **state) {
+    (void)state;
+    for (int f64 = 0; f64 < 2; ++f64) {
+        double zeros[5 * 8] = {0};
+        stw_attn_desc d = dense(f64 ? STW_F64 : STW_F32, 5, 0);
+        stw_attn_args args = STW_INIT(stw_attn_args);
+        d.batch = d.heads_q = d.heads_kv = 1;
+        d.bias_dtype = d.dtype;
+        d.bias = d.dbias = (stw_bias_strides){INT64_C(1) << 62, INT64_C(1) << 62, INT64_C(1) << 62, 1};
+        d.outputs = STW_OUT_DBIAS | STW_OUT_DK;
+        args.out = zeros;
+        args.q = args.dout = zeros;
+        args.lse = (float *)zeros;
+        run_attn(&d, &args, 0);
+    }
+}
+
 /* ---- packed: two sequences among as many empty ones as there are entries ---- */
 
 enum { LONG = 1 << 16, ROWS = LONG + 1, HEADS = 16, MANY = 1 << 19 };
@@ -295,11 +313,9 @@ static int close_context(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches_of_empty_sequences),
-        cmocka_unit_test(gradients_of_empty_sequences),
-        cmocka_unit_test(packs_of_nearly_empty_sequences),
-        cmocka_unit_test(nested_without_positions),
-        cmocka_unit_test(nested_of_gaps_alone),
+        cmocka_unit_test(batches_of_empty_sequences),        cmocka_unit_test(gradients_of_empty_sequences),
+        cmocka_unit_test(strides_of_an_empty_bias),          cmocka_unit_test(packs_of_nearly_empty_sequences),
+        cmocka_unit_test(nested_without_positions),          cmocka_unit_test(nested_of_gaps_alone),
         cmocka_unit_test(nested_of_nearly_empty_components),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
