@@ -26,8 +26,9 @@ def run(*command, **more):
 
 def check(options, folder):
     build, images = folder / "build", pathlib.Path(options.build, "images")
-    run(options.cmake, "--preset", "aarch64", "-S", options.source, "-B", build, f"-DSTERNWAY_SYSROOT={folder / 'root'}",
-        f"-DSTERNWAY_IMAGES_FROM={images}", f"-DSTERNWAY_NVCC={options.nvcc}", cwd=options.source)
+    run(options.cmake, "--preset", "aarch64", "-S", options.source, "-B", build,
+        f"-DSTERNWAY_SYSROOT={folder / 'root'}", f"-DSTERNWAY_IMAGES_FROM={images}",
+        f"-DSTERNWAY_NVCC={options.nvcc}", cwd=options.source)
     run(options.cmake, "--build", build, "--target", "sternway_tool", "sternway_static", "test_image",
         *(f"test_unit_{name}" for name in UNITS))
     library = run("readelf", "-hd", build / "lib/libsternway.so.0")
