@@ -287,6 +287,6 @@ build) install_packages; install_nvcc; build release ;;
 demo) demo ;;
 test) install_packages; install_nvcc; install_for_tests; tests ;;
 coverage) install_packages; install_nvcc; build release; coverage ;;
-full) install_packages; install_nvcc; install_for_tests mmdebstrap; install_for_full; full ;;
+full) install_packages; install_nvcc; install_for_tests mmdebstrap qemu-user; install_for_full; full ;;
 *) sed -n '4,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
