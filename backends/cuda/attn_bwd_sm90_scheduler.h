@@ -170,7 +170,7 @@ template <int ORDERED> struct sm90_scheduler {
 
 /* The first warp, in a step that is not the last of its work tile: asks for the rows of step j + 2, into stage `to`.
  * In the two steps before it finds out what the next work tile is, and asks for its K and first rows in the last. */
-template <class C, bool ORDERED>
+template <class C, int ORDERED>
 DEV_FN void sm90_load_ahead(const sm90_loads<C> &load, const sm90_scheduler<ORDERED> &scheduler,
                             const attn_work_tile &tile, attn_work_tile &next, const sm90_block_iterator &it, int turn,
                             int to) {

@@ -108,7 +108,6 @@ static int drains(const stw_attn_params *p) { return has_f32_keys(p) && (p->outp
 
 static const char *refusal(const stw_attn_params *p) {
     const char *text = refusal_of(p, KEYS, (p->features & FEATURES) != 0);
-    if (!text && p->features & STW_FEAT_ALIBI_COLUMN) return "it takes ALiBi by distance, not by key";
     if (!text && has_f32_keys(p) && !drains(p) && !stw_attn_short_sums(p, KEYS, SUM_ROWS).heads)
         return "without dQ, dK or dV its f32 sums would have more than 2048 rows";
     return text;
@@ -123,8 +122,8 @@ static const char *wide_mode_of(const stw_attn_params *p) {
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
     if (p->features & (STW_FEAT_DROPOUT | STW_FEAT_BIAS)) return "its kernels of wide heads take no dropout and bias";
     const char *text = refusal_of(p, bn, (p->features & FEATURES) != 0);
-    if (!text && p->head_dim_qk <= 64 && p->head_dim_v <= 64 && wide_mode_of(p))
-        return "its kernels of wide heads take ALiBi, softcap, f32 dK and dV and few outputs of head dims above 64";
+    if (!text && p->head_dim_qk <= 64 && p->head_dim_v <= 64 && !(p->features & FEATURES) && wide_mode_of(p))
+        return "its kernels of wide heads take f32 dK and dV and few outputs of head dims above 64";
     return text;
 }
 static const char *refusal_wide(const stw_attn_params *p) { return refusal_of_wide(p, KEYS_WIDE); }

@@ -163,7 +163,7 @@ static const char *const refusals[][2] = {
     {"bf16:b1h2s64d64:bias_bhqk:grads_qkvb", "it makes dBias of a broadcast bias alone"},
     {"bf16:b2h2s64d64:bias_1hqk:grads_b", "it makes dQ, dK and dV"},
     {"bf16:b1h2s64d64:alibi:softcap9", "it takes one of ALiBi, softcap, dropout and a bias"},
-    {"f16:b1h2s64d64:alibi:alibi_col", "it takes ALiBi by distance, not by key"},
+    {"f16:b1h1s1000000x64d64:grads_kv:dk_f32", "without dQ, dK or dV its f32 sums would have more than 2048 rows"},
     {"f16:b1h2s64d128:softcap1000", "it takes a softcap from 1/64 to 512"},
     {"bf16:b1h2s64d64:grads_kv:alibi", "it makes dQ, dK and dV together"},
     {"bf16:b1h2s64d192:grads_q:alibi", "it makes dQ, dK and dV together"},
@@ -241,13 +241,11 @@ static void plans_refuse_by_name(void **state) {
         one("cuda", LIST(H200), "why", problem);
         snprintf(reason, sizeof reason, "attn_bwd.sm90.def): %s\n", refusals[i][1]);
         if (!variant_begins("sm80_") || !strstr(run.out, reason)) fail_msg("%s: %s", problem, run.out);
-        const char *wide =
-            strstr(refusals[i][0], "dropout") || strstr(refusals[i][0], "bias")
-                ? "its kernels of wide heads take no dropout and bias"
-            : strstr(refusals[i][0], "alibi_col")
-                ? "its kernels of wide heads take ALiBi, softcap, f32 dK and dV and few outputs of head dims "
-                  "above 64"
-                : refusals[i][1];
+        const char *wide = strstr(refusals[i][0], "dropout") || strstr(refusals[i][0], "bias")
+                               ? "its kernels of wide heads take no dropout and bias"
+                           : strstr(refusals[i][0], "grads_kv:dk_f32")
+                               ? "its kernels of wide heads take f32 dK and dV and few outputs of head dims above 64"
+                               : refusals[i][1];
         snprintf(reason, sizeof reason, "%s: not sm90_64x80_hd256", wide);
         assert_string_equal(behind(run.out, "costs more: "), reason);
     }
@@ -297,7 +295,8 @@ static void kernels_of_modes(void **state) {
     static const char *const named[][2] = {
         {"attn_bwd:bf16:b1h2s64d64:bias_bhqk", "stw_attn_bwd_sm90_128x128_hd64_bf16_bias "},
         {"attn_bwd:f16:b1h2s64d192:alibi:det", "stw_attn_bwd_sm90_64x96_hd192_f16_features "},
-        {"attn_bwd:bf16:b1h2s64d96:alibi:alibi_col", "stw_attn_bwd_sm90_64x128_hd192v128_bf16_features "},
+        {"attn_bwd:bf16:b1h2s64d96:alibi:alibi_col", "stw_attn_bwd_sm90_64x128_hd96_bf16_alibi "},
+        {"attn_bwd:bf16:b1h1s1000000x64d128:grads_kv:dk_f32", "stw_attn_bwd_sm90_64x128_hd192v128_bf16_outputs"},
         {"attn_bwd:bf16:b2h2s64d64:bias_1hqk:grads_qkvb", "stw_attn_dbias_reduce_plain_64x64_hd64_bf16 "},
         {"attn_bwd:f16:b1h2s64d128:biasu8_b1qk:det", "stw_attn_bwd_sm90_64x128_hd128_f16_bias_ordered "}};
     for (size_t i = 0; i < sizeof named / sizeof *named; ++i) {
