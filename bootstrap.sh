@@ -32,7 +32,8 @@ apt_install() {
         sudo=(sudo)
     fi
     if [ -z "${apt_updated:-}" ]; then "${sudo[@]}" apt-get update -qq || true; apt_updated=1; fi
-    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    # Another apt-get may be at work, as on a machine that has just started: its lock is waited for.
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 "$@" >/dev/null
 }
 
 install_required() {
