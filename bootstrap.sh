@@ -205,7 +205,8 @@ demo() {
     build/demo/bin/sternway info
     say "attention backward on a transformer's activations (examples/README.md)"
     build/demo/bin/sternway run examples/*.safetensors
-    say "build/demo has the device images: ${images:-none}. ./bootstrap.sh build makes those of every GPU, in build/release"
+    say "build/demo has the device images: ${images:-none}"
+    echo "./bootstrap.sh build makes those of every GPU, in build/release"
 }
 
 tests() {
