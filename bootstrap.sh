@@ -205,7 +205,8 @@ demo() {
     build/demo/bin/sternway info
     say "attention backward on a transformer's activations (examples/README.md)"
     build/demo/bin/sternway run examples/*.safetensors
-    say "build/demo has the device images: ${images:-none}. ./bootstrap.sh build makes those of every GPU, in build/release"
+    say "build/demo has the device images: ${images:-none}"
+    echo "./bootstrap.sh build makes those of every GPU, in build/release"
 }
 
 tests() {
@@ -316,6 +317,6 @@ build) install_packages; install_nvcc; build release ;;
 demo) demo ;;
 test) install_packages; install_nvcc; install_for_tests; tests ;;
 coverage) install_packages; install_nvcc; build release; coverage ;;
-full) install_packages; install_nvcc; install_for_tests mmdebstrap abigail-tools; install_for_full; full ;;
+full) install_packages; install_nvcc; install_for_tests mmdebstrap qemu-user abigail-tools; install_for_full; full ;;
 *) sed -n '4,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
