@@ -154,6 +154,8 @@ def check_conan(options, recipes, work):
             sys.exit(f"conan {words[0]}: {(done.stdout + done.stderr)[-3000:]}")
     if "attention backward on cpu: STW_OK" not in done.stdout + done.stderr:
         sys.exit("the program of test_package did not run")
+    if (recipes / "conan/test_package/CMakeUserPresets.json").exists():
+        sys.exit("conan left CMakeUserPresets.json in the tree")
 
 
 def main():
