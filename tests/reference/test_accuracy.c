@@ -35,7 +35,8 @@ static void test_ulp(void **state) {
 static void test_pool(void **state) {
     (void)state;
     stw_accuracy_pool pool = {0};
-    stw_accuracy small = {.small = 1, .elements = 10, .square_sum = 10 * 1.5 * 1.5, .baseline_square_sum = 10};
+    stw_accuracy small = {
+        .small = 1, .elements = 10, .live = 10, .square_sum = 10 * 1.5 * 1.5, .baseline_square_sum = 10};
     stw_accuracy large = {.small = 0, .elements = 2000, .square_sum = 1e9, .baseline_square_sum = 1};
     double ratio = -1;
     assert_true(stw_pool_pass(&pool, &ratio) && ratio == 0);
@@ -44,7 +45,7 @@ static void test_pool(void **state) {
     stw_pool_add(&pool, &small);
     assert_false(stw_pool_pass(&pool, &ratio));
     assert_true(fabs(ratio - 1.2) < 1e-12);
-    stw_accuracy good = {.small = 1, .elements = 10, .square_sum = 10, .baseline_square_sum = 10};
+    stw_accuracy good = {.small = 1, .elements = 10, .live = 10, .square_sum = 10, .baseline_square_sum = 10};
     stw_pool_add(&pool, &good); /* sqrt(32.5 / 20) = 1.27 */
     assert_false(stw_pool_pass(&pool, &ratio));
     stw_pool_add(&pool, &good);
@@ -286,6 +287,33 @@ static void test_honest_outputs_pass(void **state) {
     assert_true(pool.elements > 10000 && stw_pool_pass(&pool, NULL));
 }
 
+/* Three visible pairs: dV has thousands of elements and two rows that are not 0, with the roundings of two P. */
+static void test_few_live_pairs(void **state) {
+    (void)state;
+    fixture f = fixture_start();
+    f.desc.batch = f.desc.heads_q = f.desc.heads_kv = 1;
+    f.desc.max_seq_q = 2;
+    f.desc.max_seq_kv = f.desc.head_dim_qk = f.desc.head_dim_v = 64;
+    f.desc.mask = STW_MASK_CAUSAL_TOP_LEFT;
+    fixture_build(&f);
+    stw_expectation e;
+    stw_accuracy_pool pool = {0};
+    assert_int_equal(stw_expect_attn_bwd(&f.desc, &f.args, &e), STW_OK);
+    assert_true(e.grad[STW_GRAD_DV].elements == 64 * 64 && e.grad[STW_GRAD_DV].e_rms > 0);
+    double shift = 1.5 * sqrt(32.0) * e.grad[STW_GRAD_DV].e_rms; /* 1.5 e_rms over all 64 rows */
+    for (int64_t n = 0; n < 128; ++n) e.reference.dv[n] += shift;
+    fixture_store(&f, &e.reference);
+    for (int64_t n = 0; n < 128; ++n) e.reference.dv[n] -= shift;
+    stw_accuracy a = judge(&f, &e, STW_GRAD_DV, NULL);
+    assert_true(a.live == 128 && a.small && a.rms_error > a.rms_allowed && a.max_error <= a.max_allowed);
+    assert_true(a.pass); /* by itself; its pool tells */
+    stw_pool_add(&pool, &a);
+    assert_int_equal(pool.elements, 128);
+    assert_false(stw_pool_pass(&pool, NULL));
+    stw_expectation_free(&e);
+    fixture_free(&f);
+}
+
 /* A ninth order of a tensor of 1024 elements and more passes the RMS rule too; so does nothing worse. */
 static void test_rms(void **state) {
     (void)state;
@@ -327,6 +355,7 @@ int main(void) {
         cmocka_unit_test(test_expectation_is_the_largest),
         cmocka_unit_test(test_baselines_differ),
         cmocka_unit_test(test_honest_outputs_pass),
+        cmocka_unit_test(test_few_live_pairs),
         cmocka_unit_test(test_rms),
     };
     return cmocka_run_group_tests_name("accuracy", tests, NULL, NULL);

@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SAMPLE 1024 /* elements: from here on a tensor is judged alone, and a pool is no small sample */
-#define NEAR   2.0
+#define NEAR 2.0
 
 struct conform_pools {
     int variants;
@@ -121,7 +120,7 @@ void conform_pools_report(conform_pools *p, const conform_list *list, const conf
                          (long long)pool->elements);
                 snprintf(r.variant, sizeof r.variant, "%s", target->variants[v]);
                 r.rms_ratio[g] = ratio;
-                if (!pass && ratio < NEAR && pool->elements < SAMPLE && number >= 0)
+                if (!pass && ratio < NEAR && pool->elements < STW_SAMPLE_ELEMENTS && number >= 0)
                     pass = enlarge(p, list, number, v, g, target, options, &r);
                 r.outcome = pass ? STW_VERIFY_OK : STW_VERIFY_FAIL;
                 if (!pass && number >= 0 && !r.text[0]) /* a pool has no PROBLEM of its own to be replayed by */

@@ -9,12 +9,11 @@
 #include <math.h>
 #include <string.h>
 
-#define REF_MAX_FACTOR     2.0
-#define REF_MAX_ULPS       2.0
-#define REF_RMS_FACTOR     1.25
-#define REF_ZERO_FACTOR    4.0 /* of the unit roundoff of the sums */
-#define REF_SMALL_ELEMENTS 1024
-#define REF_F32_FLUSHED    0x1p-126 /* a term of a sum of f32 inputs */
+#define REF_MAX_FACTOR  2.0
+#define REF_MAX_ULPS    2.0
+#define REF_RMS_FACTOR  1.25
+#define REF_ZERO_FACTOR 4.0      /* of the unit roundoff of the sums */
+#define REF_F32_FLUSHED 0x1p-126 /* a term of a sum of f32 inputs */
 
 /* significand bits after the point, lowest exponent of a normal number, largest number */
 static void ref_format(stw_dtype dtype, int *bits, int *lowest, double *largest) {
@@ -130,6 +129,7 @@ static void ref_compare_element(ref_verdict *v, const ref_output *o, int64_t ind
         return;
     }
     v->accuracy->elements++;
+    v->accuracy->live += ref != 0;
     if (adds) {
         double was = stw_load_f64(o->before, index, o->dtype), step = stw_ulp(x, o->dtype);
         double larger = fmax(fabs(x), fabs(was));
@@ -177,7 +177,7 @@ static void ref_conclude(ref_verdict *v, stw_dtype dtype, int adds, int zero) {
         double unit = a->rms_allowed / REF_RMS_FACTOR;
         a->baseline_square_sum = (double)a->elements * unit * unit;
     }
-    a->small = a->elements < REF_SMALL_ELEMENTS;
+    a->small = a->live < STW_SAMPLE_ELEMENTS;
     if (zero) { /* nothing to weigh an RMS against, here or in a pool */
         a->small = 1;
         a->square_sum = a->baseline_square_sum = 0;
@@ -230,7 +230,7 @@ void stw_pool_add(stw_accuracy_pool *pool, const stw_accuracy *accuracy) {
     if (!accuracy->small) return;
     pool->square_sum += accuracy->square_sum;
     pool->baseline_square_sum += accuracy->baseline_square_sum;
-    pool->elements += accuracy->elements;
+    pool->elements += accuracy->live;
 }
 
 int stw_pool_pass(const stw_accuracy_pool *pool, double *ratio_out) {

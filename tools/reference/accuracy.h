@@ -38,13 +38,18 @@ typedef struct stw_expectation {
 stw_status stw_expect_attn_bwd(const stw_attn_desc *desc, const stw_attn_args *args, stw_expectation *out);
 void stw_expectation_free(stw_expectation *expectation);
 
+/* From so many elements on that are not 0 a tensor's RMS is judged alone. Of one with less, one visible pair with the
+ * rest hidden among them, all errors may be one rounding. */
+#define STW_SAMPLE_ELEMENTS 1024
+
 /* How one output tensor compares. */
 typedef struct stw_accuracy {
     int64_t elements;
+    int64_t live; /* of them those whose reference is not 0: hidden pairs and rows have no error to count */
     double max_error, max_allowed;          /* max|x - ref| and its bound                                   */
     double rms_error, rms_allowed;          /* rms_allowed = 1.25 e_rms                                     */
     double square_sum, baseline_square_sum; /* for pooling: sum (x-ref)^2, elements*e_rms^2        */
-    int small;     /* < 1024 elements: RMS is judged by the pool, not here; also 1 where the reference is 0 */
+    int small;     /* < STW_SAMPLE_ELEMENTS live: RMS is judged by the pool, not here                      */
     int pass;      /* max and, unless small, RMS                                   */
     int64_t worst; /* index, in the reference's order, of the first breach of the rules of kind, else of the
                       largest error; -1: no elements */

@@ -124,6 +124,7 @@ void stw_verify_check(const stw_verify_case *c, stw_context *context, const stw_
 void stw_verify_note_accuracy(stw_verify_result *result, int which, const char *name, const stw_accuracy *accuracy);
 
 #define STW_VERIFY_DATA_SETS 8
+#define STW_VERIFY_SEEDS     64 /* tried for them: data without a visible pair says nothing */
 /* Checks the same problem with data of another seed; the result is clear. */
 typedef void (*stw_verify_again_fn)(void *user, int64_t seed, stw_context *context, stw_verify_result *result_out);
 /* Judges a near miss on STW_VERIFY_DATA_SETS data sets, by the same rule with the same constants, as if they
