@@ -326,7 +326,7 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
         if (choice.exact) {
             step = add_step(steps, wave, step->work_tiles, step->block, step->smem);
             step->image = image_of(t);
-            name_step(steps, step, "stw_attn_bwd_%s_%s_exact", t->id, type);
+            name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice.exact);
         }
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);

@@ -72,7 +72,7 @@ typedef struct stw_attn_choice {
     stw_attn_queued queued;
     const char *preprocess, *postprocess; /* whose kernels come before and behind the main loop; NULL: shared */
     uint32_t small_rows;                  /* query rows of a CTA of such kernels */
-    int exact; /* a kernel behind the main loop takes the work tiles that it has left alone */
+    const char *exact; /* NULL, or the mode of a kernel behind it, for the work tiles that it has left alone */
     stw_attn_split split;
     uint32_t key_rows; /* waves over a work tile's sums of dK and dV, for `split` */
 } stw_attn_choice;

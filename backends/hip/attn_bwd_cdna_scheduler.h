@@ -6,7 +6,7 @@
 #ifndef STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 #define STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 
-#include "attn_bwd_cdna.h"
+#include "attn_bwd_cdna_lift.h"
 
 /* K or V holds an element that counts (attn_bwd_subnormal.h): ordinary data has one in the first word of some lane. */
 template <int TILES, int PIECES> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[TILES][PIECES][2]) {
@@ -34,20 +34,23 @@ template <int TILES, int PIECES> DEV_FN bool attn_cdna_flushed(const leaf_u2 (&x
 }
 
 /* Query head h, from block `first` on: its first rows are in LDS and the next ones on their way. */
-template <class C>
+template <bool LIFTED, class C>
 DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h, int first, int end) {
     cdna_launch l = cdna_launch_again();
-    int thread = cdna_opaque((int)dev_thread()), lane = thread & 63;
+    int thread = w.thread(), lane = thread & 63;
     int64_t b = dev_uniform(u.b), row = dev_uniform(u.seq.q.first), at = h * l->q_blocks + dev_uniform(u.seq.q_block);
     w.queries.enter_head(l, u, b, row, h, first, thread);
     w.stats.from = cdna_buffer_of(l->stats + at * C::STATS, end * C::STATS * 4);
     w.stats.at = (uint32_t)(first * C::STATS * 4 + lane * 4);
     w.dq.enter_head(l->dq + at * (C::BM * C::HD), first, thread);
+    w.feature.enter_head(u, l, h);
+    w.turn.enter_head(l->dq_semaphore + at + first);
     w.queries.fetch(w.ahead);
     w.stats.fetch(w.ahead);
     int t = C::TENSORS == 2 ? thread : thread & 127, group = t / C::FOURS;
     int low = (int)dev_uniform(u.seq.q_low) - (first * C::BM + 4 * group);
     if (dev_uniform(u.seq.q_low) > first * C::BM) w.queries.clear_before(w.ahead, low);
+    if (LIFTED) w.queries.lift(w.ahead);
     DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i) w.queries.put(w.ahead, i);
     w.stats.put(w.ahead, w.lds);
     w.queries.fetch(w.ahead);
@@ -69,7 +72,7 @@ DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits :
 template <class C>
 DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
     int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end);
-    int thread = cdna_opaque((int)dev_thread());
+    int thread = w.thread();
     int mine = block + (thread & 63);
     uint32_t marks_at = (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4);
     leaf_u2 marks = __builtin_amdgcn_raw_buffer_load_b64(w.stats.from, marks_at, 0, 0);
@@ -125,7 +128,7 @@ template <class C, bool PART>
 DEV_FN void attn_cdna_store_rows(const attn_cdna_loop<C> &w, const attn_work_tile &u, int used) {
     typedef typename C::T T;
     cdna_launch l = cdna_launch_again();
-    int thread = cdna_opaque((int)dev_thread()), n = thread & 15, g = thread >> 4 & 3, wave = dev_uniform(thread >> 6);
+    int thread = w.thread(), n = thread & 15, g = thread >> 4 & 3, wave = dev_uniform(thread >> 6);
     int64_t b = dev_uniform(u.b), j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
     int h = dev_uniform(u.kv_head), end = (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0);
     int k_cols = (int)l->p.head_dim_qk, v_cols = (int)l->p.head_dim_v;
@@ -147,15 +150,25 @@ template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const
 
 /* The scheduler: the query heads of the group, and of each the query blocks first .. end - 1. */
 template <bool EXACT, class C>
-DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, int wave, int lane) {
+DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, float bound, int first, int end, int wave,
+                               int lane) {
+    constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     cdna_launch l = cdna_launch_again();
     w.scoring.set(u, l, C::BN, wave, lane);
+    w.feature.set(u, l, w.scoring.high);
+    if constexpr (LIFTED) {
+        w.scoring.lift(bound);
+        w.feature.lift();
+    }
+    if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
+    w.turn.enter_work_tile(u, wave);
     int h = dev_uniform(u.kv_head) * (int)l->p.group, head_end = h + (int)l->p.group;
     do {
-        attn_cdna_enter(w, u, h, first, end);
+        attn_cdna_enter<LIFTED>(w, u, h, first, end);
         int block = first;
         if constexpr (EXACT) {
             for (; block < end; ++block) attn_cdna_step<CDNA_EXACT>(w, block, 0);
+            w.turn.leave_head();
             continue;
         }
         do {
@@ -165,6 +178,7 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, in
             for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
             for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
         } while (block < end);
+        w.turn.leave_head();
     } while (++h < head_end);
 }
 
@@ -200,25 +214,45 @@ template <class C> DEV_FN bool attn_cdna_rows_marked(const attn_work_tile &u, in
     return __builtin_amdgcn_ballot_w64(marked) != 0;
 }
 
-/* A work tile that some query meets: all its steps, and its dK and dV. */
+/* A work tile that some query meets: all its steps, and its dK and dV. `bound`: of dS (attn_bwd_cdna_lift.h). */
 template <bool EXACT, class C>
-DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, char *smem, int wave,
-                                int lane) {
+DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, float bound, int first, int end,
+                                char *smem, int wave, int lane) {
     cdna_lds *lds = (cdna_lds *)(DEV_SHARED void *)smem;
     w.lds.set(lds, wave, lane);
     w.queries.set_places(lds, (int)dev_thread(), wave);
     w.clear();
-    attn_cdna_schedule<EXACT>(w, u, first, end, wave, lane);
+    attn_cdna_schedule<EXACT>(w, u, bound, first, end, wave, lane);
+    if constexpr (attn_lifts<typename C::T>::yes && !EXACT)
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
+            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.scoring.to_sums;
+            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= (leaf_f4)0x1p-20f;
+        }
     attn_cdna_store(w, u);
+}
+
+/* A work tile is left to the exact kernel: one thread lists it. In deterministic mode others wait for its turns, so it
+ * is done at once. */
+template <class C>
+DEV_FN void attn_cdna_leave(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, char *smem, int wave,
+                            int lane) {
+    if constexpr (C::MODE == CDNA_ORDERED) {
+        attn_cdna_work_tile<true>(w, u, 0.0f, first, end, smem, wave, lane);
+        return;
+    }
+    cdna_launch l = cdna_launch_again();
+    const uint64_t tile = (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
+    if (dev_thread() == 0) l->tile_counter[2 + dev_fetch_add(l->tile_counter + 1, 1)] = tile;
 }
 
 /* The main kernel: a workgroup takes one work tile. */
 template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, char *smem) {
     attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_WORK_TILE);
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    attn_work_tile_take_now(u, launch, wave, lane);
+    attn_work_tile_take_now<C::MODE == CDNA_ORDERED>(u, launch, wave, lane);
     if (!u.live) return;
     attn_cdna_loop<C> w;
+    w.wave = wave;
     int first = dev_uniform(u.first), end = dev_uniform(u.end);
     if (first >= end) {
         w.clear();
@@ -228,14 +262,21 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     w.keys.load(u, wave, lane);
     w.subnormal_keys = attn_cdna_look_at_keys<C>(w, u, lane);
     if constexpr (dev_flushes<typename C::T>::yes) {
-        if (w.subnormal_keys || attn_cdna_rows_marked<C>(u, first, end, lane)) { /* left to the exact kernel */
-            cdna_launch l = cdna_launch_again();
-            const uint64_t tile = (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
-            if (dev_thread() == 0) l->tile_counter[2 + dev_fetch_add(l->tile_counter + 1, 1)] = tile;
+        if (w.subnormal_keys || attn_cdna_rows_marked<C>(u, first, end, lane)) {
+            attn_cdna_leave(w, u, first, end, smem, wave, lane);
             return;
         }
     }
-    attn_cdna_work_tile<false>(w, u, first, end, smem, wave, lane);
+    float bound = 0.0f;
+    if constexpr (attn_lifts<typename C::T>::yes) {
+        bound = attn_cdna_ds_bound<C>(u, attn_cdna_values_norm<C>(w.keys, u, lane), first, end, lane);
+        if (!(bound < 0x1p15f)) {
+            attn_cdna_leave(w, u, first, end, smem, wave, lane);
+            return;
+        }
+        attn_cdna_lift_keys<C>(w.keys);
+    }
+    attn_cdna_work_tile<false>(w, u, bound, first, end, smem, wave, lane);
 }
 
 /* The work tiles that the main loop has left alone: every product as f32, a quarter as fast. */
@@ -252,9 +293,10 @@ template <class C> DEV_FN void attn_cdna_exact(const stw_attn_launch &launch, ch
     dev_copy_wait();
     dev_barrier();
     attn_cdna_loop<C> w;
+    w.wave = wave;
     w.keys.load(u, wave, lane);
     w.subnormal_keys = true;
-    attn_cdna_work_tile<true>(w, u, dev_uniform(u.first), dev_uniform(u.end), smem, wave, lane);
+    attn_cdna_work_tile<true>(w, u, 0.0f, dev_uniform(u.first), dev_uniform(u.end), smem, wave, lane);
 }
 
 #endif

@@ -11,7 +11,8 @@
  *   CDNA_EMU_UNSET      1: watch LDS for reads of what the group has not written
  *   CDNA_EMU_SCHEDULE   not 0: waves take turns at random, from this seed
  *   CDNA_EMU_COUNTS     a file that gets a line a launch: kernel, wave instructions by kind, cycles of the matrix unit
- *                       (bench/amd_counts.py), cycles of bank conflicts in LDS (check_banks.py) */
+ *                       (bench/amd_counts.py), cycles of bank conflicts in LDS (check_banks.py)
+ *   CDNA_EMU_TRACE      a file that gets what the first workgroup of a launch ran (bench/amd_model.py) */
 #include "hip_streams.h"
 
 #include "emulator.h"
@@ -220,7 +221,8 @@ int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     launch.races = number("CDNA_EMU_RACES") != 0;
     launch.waits = number("CDNA_EMU_WAITS") != 0;
     launch.unset = number("CDNA_EMU_UNSET") != 0;
-    launch.banks = !setting("CDNA_EMU_COUNTS", "").empty();
+    launch.trace = setting("CDNA_EMU_TRACE", "");
+    launch.banks = !setting("CDNA_EMU_COUNTS", "").empty() || !launch.trace.empty();
     launch.schedule = (uint32_t)number("CDNA_EMU_SCHEDULE");
     const uint8_t *argument = (const uint8_t *)parameters[0]; /* our kernels have one, and nothing hidden is used */
     launch.arguments.assign(argument, argument + f->module->code->facts(f->name).arguments);
