@@ -115,9 +115,10 @@ static int cdna_preprocess(const stw_attn_params *p) {
            p->lse.seq >= 0 && (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
 }
 
+/* The stride of a single row may be anything, and rows past the last must not lie in it. */
 static int cdna_postprocess(const stw_attn_params *p) {
     return p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) && !(p->outputs & STW_OUT_DSINK) &&
-           is_even(&p->dq, class_of_rows(p), p->head_dim_qk);
+           is_even(&p->dq, class_of_rows(p), p->head_dim_qk) && p->dq.seq >= (int64_t)p->head_dim_qk;
 }
 
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {

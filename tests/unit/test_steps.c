@@ -132,6 +132,16 @@ static void own_kernels_of_problems(void **state) {
     }
 }
 
+/* A single row may have any stride, over which own kernels would write rows past the last. */
+static void a_row_alone_has_any_stride(void **state) {
+    (void)state;
+    stw_variant tile = tile_called("gfx942", "gfx942_32x128_hd64");
+    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s1x150d64");
+    assert_int_equal(own_steps(&tile, &p), ALL);
+    p.dq.seq = 0;
+    assert_int_equal(own_steps(&tile, &p), MAIN | PREPROCESS);
+}
+
 /* The tile of head dim 192 has kernels for head_dim_v up to 128. */
 static void own_kernels_of_unequal_head_dims(void **state) {
     (void)state;
@@ -829,6 +839,7 @@ static void classes_share_kernels(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_kernels_of_problems),
+        cmocka_unit_test(a_row_alone_has_any_stride),
         cmocka_unit_test(own_kernels_of_unequal_head_dims),
         cmocka_unit_test(own_kernels_want_even_tensors),
         cmocka_unit_test(bias_is_summed_where_broadcast),
