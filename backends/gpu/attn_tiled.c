@@ -231,7 +231,7 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     if (tile->loop->gpu->whole) return w; /* all is in registers and shared memory */
     size_t blocks = (size_t)(p->heads_q * w.q_blocks), width = choice->width, bm = tile->bm;
     w.stats = take(&w, blocks * (2 * bm + STW_STATS_PAD) * sizeof(float));
-    w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);
+    w.dq = take(&w, choice->sums_dq || (p->outputs & STW_OUT_DQ) ? blocks * bm * width * sizeof(float) : 0);
     w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
     w.key_blocks = take(&w, (size_t)key_blocks_of(choice, p) * STW_KEY_BLOCK_BYTES);
     w.listed = take(&w, p->features & STW_FEAT_PACKED_KV

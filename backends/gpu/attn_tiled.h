@@ -66,6 +66,7 @@ typedef struct stw_attn_choice {
     uint32_t early;   /* of that kernel, as in a step */
     uint32_t bn;      /* keys of a work tile of the main loop */
     uint32_t width;   /* columns of the dQ sums */
+    uint32_t sums_dq; /* it makes these sums even where nobody wants dQ */
     uint32_t smem;
     uint32_t loaders;          /* threads of a CTA beside the warps of the table */
     uint32_t dq_rows, vectors; /* of the launch; vectors: bits beyond those of the tensors */

@@ -13,6 +13,8 @@
 #include <string.h>
 
 enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads know masks alone */
+/* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most. */
+enum { CDNA_SUM_ROWS = 2048 };
 
 /* The rows are whole vectors of 16 bytes, and 32-bit offsets reach all of a head and the blocks past its end. Where the
  * tensor starts is not asked: a plan does not know it, and CDNA's kernels take any address. */
@@ -20,31 +22,43 @@ static int is_whole(const stw_tensor_param *t, uint32_t cols) {
     return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0;
 }
 
-static int is_near(const stw_tensor_param *t, int64_t rows) {
-    return t->seq >= 0 && t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
+/* `element`: bytes. */
+static int is_near(const stw_tensor_param *t, int64_t rows, int64_t element) {
+    return t->seq >= 0 && t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < (INT64_C(1) << 31) / element;
 }
 
 static int is_even(const stw_tensor_param *t, int64_t rows, uint32_t cols) {
-    return is_whole(t, cols) && is_near(t, rows);
+    return is_whole(t, cols) && is_near(t, rows, 2);
+}
+
+/* Of dK or dV; 0: nobody wants it. */
+static uint32_t element_of(const stw_attn_params *p, uint32_t output, uint32_t dtype) {
+    return !(p->outputs & output) ? 0 : dtype == STW_F32 ? 4 : 2;
 }
 
 /* NULL, or the first tensor of those that the main loop reads and writes whose rows are not even, and why. */
 static const char *uneven_tensor(const stw_attn_params *p, int64_t rows, int64_t keys) {
-#define TENSOR(name, field, side, cols)                                                                                \
-    {&p->field, side, p->cols, "rows of " name " that are not whole vectors of 16 bytes",                              \
+#define TENSOR(name, field, side, cols, element)                                                                       \
+    {&p->field,                                                                                                        \
+     side,                                                                                                             \
+     p->cols,                                                                                                          \
+     element,                                                                                                          \
+     "rows of " name " that are not whole vectors of 16 bytes",                                                        \
      "rows of " name " beyond 32-bit offsets"}
+    const uint32_t dk = element_of(p, STW_OUT_DK, p->dk_dtype), dv = element_of(p, STW_OUT_DV, p->dv_dtype);
     const struct {
         const stw_tensor_param *tensor;
         int64_t rows;
-        uint32_t cols;
+        uint32_t cols, element; /* bytes */
         const char *not_whole, *far;
-    } tensors[] = {TENSOR("q", q, rows, head_dim_qk),   TENSOR("dout", dout, rows, head_dim_v),
-                   TENSOR("k", k, keys, head_dim_qk),   TENSOR("v", v, keys, head_dim_v),
-                   TENSOR("dk", dk, keys, head_dim_qk), TENSOR("dv", dv, keys, head_dim_v)};
+    } tensors[] = {TENSOR("q", q, rows, head_dim_qk, 2),    TENSOR("dout", dout, rows, head_dim_v, 2),
+                   TENSOR("k", k, keys, head_dim_qk, 2),    TENSOR("v", v, keys, head_dim_v, 2),
+                   TENSOR("dk", dk, keys, head_dim_qk, dk), TENSOR("dv", dv, keys, head_dim_v, dv)};
 #undef TENSOR
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i) {
+        if (!tensors[i].element) continue;
         if (!is_whole(tensors[i].tensor, tensors[i].cols)) return tensors[i].not_whole;
-        if (!is_near(tensors[i].tensor, tensors[i].rows)) return tensors[i].far;
+        if (!is_near(tensors[i].tensor, tensors[i].rows, tensors[i].element)) return tensors[i].far;
     }
     return NULL;
 }
@@ -74,11 +88,12 @@ static const cdna_mode *mode_of(const stw_attn_params *p) {
 
 /* NULL, or what no mode knows. */
 static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *p) {
+    stw_attn_params rest = *p;
+    if (class_of_rows(p) <= CDNA_SUM_ROWS / stw_larger(p->group, 1)) rest.dk_dtype = rest.dv_dtype = rest.dtype;
     if (tile->head_dim > CDNA_MODES_DIM) {
-        if (stw_attn_needs_full(p)) return stw_attn_needs_full(p);
+        if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
         return p->features & STW_FEAT_DETERMINISTIC ? "deterministic mode" : NULL;
     }
-    stw_attn_params rest = *p;
     rest.features &= ~SINGLE_PAIRS;
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
     if (p->features & STW_FEAT_ALIBI_COLUMN) return "ALiBi by key, not by distance";
@@ -92,17 +107,13 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
 }
 
 /* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi or a softcap, and make
- * dQ, dK and dV together, dK and dV in the inputs' type. Sizes are taken as their classes (common/size_class.h), since
- * plans are kept by these. */
+ * dQ, dK and dV, whether all are wanted or not. Sizes are taken as their classes (common/size_class.h), since plans are
+ * kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     int64_t rows = class_of_rows(p), keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
     if (mode_refusal(tile, p)) return mode_refusal(tile, p);
-    if (~p->outputs & STW_OUT_DQ) return "no dQ is wanted";
-    if (~p->outputs & STW_OUT_DK) return "no dK is wanted";
-    if (~p->outputs & STW_OUT_DV) return "no dV is wanted";
+    if (!(p->outputs & STW_OUT_DQKV)) return "no dQ, dK or dV is wanted";
     if (p->outputs & STW_OUT_DBIAS) return "dBias";
-    if (p->accumulate & STW_OUT_DK) return "dK that accumulates";
-    if (p->accumulate & STW_OUT_DV) return "dV that accumulates";
     if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
     return uneven_tensor(p, rows, keys);
 }
@@ -117,14 +128,16 @@ static int cdna_preprocess(const stw_attn_params *p) {
 
 /* The stride of a single row may be anything, and rows past the last must not lie in it. */
 static int cdna_postprocess(const stw_attn_params *p) {
-    return p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) && !(p->outputs & STW_OUT_DSINK) &&
-           is_even(&p->dq, class_of_rows(p), p->head_dim_qk) && p->dq.seq >= (int64_t)p->head_dim_qk;
+    return (p->outputs & STW_OUT_DQ) && p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) &&
+           !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, class_of_rows(p), p->head_dim_qk) &&
+           p->dq.seq >= (int64_t)p->head_dim_qk;
 }
 
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     stw_attn_tiled_plan(tile, p, wave, 0, out);
     if (cdna_refusal(tile, p)) return;
     out->mode = mode_of(p)->name;
+    out->sums_dq = 1;
     out->bn = STW_CDNA_BN(tile->head_dim);
     out->smem = STW_CDNA_SMEM(tile->head_dim);
     out->vectors = STW_STATS_NEGATED | (p->features & STW_FEAT_DETERMINISTIC ? STW_KEYS_DESCEND : 0);

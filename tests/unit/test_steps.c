@@ -79,15 +79,16 @@ static void own_kernels_of_problems(void **state) {
         {":grads_qkvs:sink", MAIN},
         {":dq_f32", MAIN | PREPROCESS},
         {":dq_f32:acc_q", MAIN | PREPROCESS},
-        {":grads_kv", NONE},
-        {":grads_q", NONE},
-        {":dk_f32", NONE},
-        {":dv_f32", NONE},
-        {":dk_f32:dv_f32:acc_kv", NONE},
+        {":grads_kv", MAIN | PREPROCESS},
+        {":grads_q", ALL},
+        {":grads_s:sink", NONE},
+        {":dk_f32", ALL},
+        {":dv_f32", ALL},
+        {":dk_f32:dv_f32:acc_kv", ALL},
         {":det", ALL},
         {":det:causal_br", ALL},
         {":det:dlse", MAIN | POSTPROCESS},
-        {":det:dk_f32", NONE},
+        {":det:dk_f32", ALL},
         {":alibi", ALL},
         {":alibi:wl9:wr3:dlse", MAIN | POSTPROCESS},
         {":alibi:alibi_col", NONE},
@@ -346,15 +347,18 @@ static void tiles_say_what_costs_more(void **state) {
         {":dropout0.5", "dropout", NULL, "dropout"},
         {":dropout0.5:alibi", "dropout", "ALiBi", "ALiBi"},
         {":wl0:wr0", one_key, one_key, one_key},
-        {":dv_f32", wide, wide, wide},
+        {":dv_f32", NULL, wide, wide},
         {":det", NULL, NULL, NULL},
-        {":grads_qk", "no dV is wanted", NULL, NULL},
-        {":grads_qv", "no dK is wanted", NULL, NULL},
-        {":grads_kv", "no dQ is wanted", NULL, NULL},
+        {":grads_qk", NULL, NULL, NULL},
+        {":grads_kv", NULL, NULL, NULL},
+        {":grads_s:sink", "no dQ, dK or dV is wanted", NULL, NULL},
         {":gap1", "rows of q that are not whole vectors of 16 bytes", NULL, NULL},
         {":st_dout33280,64,257", "rows of dout that are not whole vectors of 16 bytes", NULL, NULL},
         {":st_v38400,64,260", "rows of v that are not whole vectors of 16 bytes", NULL, NULL},
         {":st_dk17179869184,64,67108864", "rows of dk beyond 32-bit offsets", NULL, NULL},
+        {":st_dk17179869184,64,67108864:grads_qv", NULL, NULL, NULL},
+        {":st_dk681574400,64,2097152", NULL, NULL, NULL},
+        {":st_dk681574400,64,2097152:dk_f32", "rows of dk beyond 32-bit offsets", wide, wide},
     };
     stw_variant own = tile_called("gfx942", "gfx942_32x128_hd64"), four = tile_called("sm80", "sm80_128x128_hd64"),
                 split = tile_called("sm80", "sm80_64x128_hd64"), sm90 = tile_called("sm90", "sm90_128x128_hd64"),
@@ -376,9 +380,10 @@ static void tiles_say_what_costs_more(void **state) {
         }
         assert_null(stw_attn_slower(STW_CALL_FWD, &own, &p));
     }
-    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s130x150d64");
-    p.accumulate = STW_OUT_DV; /* f32 alone, which is refused before: checked all the same */
-    assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "dV that accumulates");
+    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s1024x150d64:dk_f32"); /* sums of 2048 rows */
+    assert_null(stw_attn_slower(STW_CALL_BWD, &own, &p));
+    p = params_of("attn_bwd:bf16:b2h4k2s1025x150d64:dk_f32");
+    assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), wide);
     p = params_of("attn_bwd:bf16:b1h1s8388608x150d64");
     assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "too many queries for 32-bit offsets");
 }
