@@ -10,6 +10,7 @@
  *   CDNA_EMU_WAITS      1: watch registers for being touched while a load that fills them is pending
  *   CDNA_EMU_UNSET      1: watch LDS for reads of what the group has not written
  *   CDNA_EMU_SCHEDULE   not 0: waves take turns at random, from this seed
+ *   CDNA_EMU_CODE       a file with a changed copy of an image, which is run in place of the one of its size
  *   CDNA_EMU_COUNTS     a file that gets a line a launch: kernel, wave instructions by kind, cycles of the matrix unit
  *                       (bench/amd_counts.py), cycles of bank conflicts in LDS (check_banks.py)
  *   CDNA_EMU_TRACE      a file that gets what the first workgroup of a launch ran (bench/amd_model.py) */
@@ -22,6 +23,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -122,14 +125,23 @@ static size_t elf_size(const unsigned char *image) {
     return (size_t)(sections + (uint64_t)size * count);
 }
 
+/* The file of CDNA_EMU_CODE, if it is as large. */
+static std::string other_code(size_t size) {
+    std::ifstream file(setting("CDNA_EMU_CODE", ""), std::ios::binary);
+    const std::string code((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    return code.size() == size ? code : "";
+}
+
 int hipModuleLoadData(void **module_out, const void *image) {
     if (int error = hip_refuse_in_capture()) return hip_say(error);
     if (file_behind(image)) return hip_say(NO_FILE);
     if (memcmp(image, "\177ELF", 4)) return hip_say(INVALID_IMAGE);
     try {
         std::unique_ptr<Module> module(new Module);
+        size_t size = elf_size((const unsigned char *)image);
+        const std::string other = other_code(size); /* a changed copy, for tests */
         module->code.reset(
-            new CodeObject(image, elf_size((const unsigned char *)image), setting("CDNA_EMU_OBJDUMP", STW_OBJDUMP)));
+            new CodeObject(other.empty() ? image : other.data(), size, setting("CDNA_EMU_OBJDUMP", STW_OBJDUMP)));
         if (module->code->arch() != device_arch()) return hip_say(NO_BINARY);
         *module_out = module.release();
         return 0;
