@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 
 PLANTED = 6
-PROBLEMS = ["attn_bwd:bf16:b2h4k2s70x200d64", "attn_bwd:bf16:b1h2s130d64:causal_br"]
+PROBLEMS = ["attn_bwd:bf16:b2h4k2s70x200d64", "attn_bwd:bf16:b1h2s130d64:causal_br",
+            "attn_bwd:bf16:b1h2s70x130d64:acc_kv:dk_f32:dv_f32"]
 NOP = bytes.fromhex("000080bf")
 
 
