@@ -4,15 +4,17 @@
  * one write(2) each, so that lines of several threads and processes never mix. */
 #include "log.h"
 
+#include "common/lock.h"
+#include "common/regular_file.h"
 #include "common/status.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -71,30 +73,54 @@ static void line_write(int descriptor, const char line[LINE_BYTES]) {
     }
 }
 
+/* Where lines go that do not hang: regular files, terminals, and /dev/null, zero and full. */
+static int log_accepts(const struct stat *info) {
+    unsigned major = major(info->st_rdev), minor = minor(info->st_rdev);
+    if (!S_ISCHR(info->st_mode)) return S_ISREG(info->st_mode);
+    return (major == 1 && (minor == 3 || minor == 5 || minor == 7)) || /* as devices.txt of Linux numbers them */
+           (major == 4 && minor < 64) || (major == 5 && minor == 0) || (major >= 136 && major <= 143);
+}
+
+/* What /dev/stderr names is standard error itself, be it a pipe: opened anew, a socket fails and a FIFO waits. */
+static int is_standard_error(const char *path) {
+    struct stat named, error;
+    return !stat(path, &named) && !S_ISREG(named.st_mode) && !fstat(STDERR_FILENO, &error) &&
+           named.st_dev == error.st_dev && named.st_ino == error.st_ino;
+}
+
+/* Standard error where the file is refused. */
+static int log_open(const char *path) {
+    const char *why = NULL;
+    if (!path[0] || is_standard_error(path)) return STDERR_FILENO;
+    int fd = stw_file_open(path, O_WRONLY | O_CREAT | O_APPEND, log_accepts, &why);
+    if (fd >= 0) {
+        fcntl(fd, F_SETFL, O_APPEND); /* a terminal that is stopped holds lines back, as it does standard error's */
+        return fd;
+    }
+    char line[LINE_BYTES];
+    snprintf(line, sizeof line, "warn: STERNWAY_LOG_FILE %s: %s; the log goes to standard error", path, why);
+    line_write(STDERR_FILENO, line);
+    return STDERR_FILENO;
+}
+
 void stw_log_configure(const stw_env *env) {
     atomic_store(&level_in_force, env->log);
     char path[sizeof file_path];
     pthread_once(&fork_once, watch_forks);
     path_expand(env->log_file, path, sizeof path);
-    pthread_mutex_lock(&lock);
+    int cancel = stw_lock(&lock);
     if (strcmp(path, file_path)) {
         if (file_descriptor != STDERR_FILENO) close(file_descriptor);
-        file_descriptor = path[0] ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : STDERR_FILENO;
-        if (file_descriptor < 0) {
-            file_descriptor = STDERR_FILENO;
-            char line[LINE_BYTES];
-            snprintf(line, sizeof line, "warn: STERNWAY_LOG_FILE %s: %s; the log goes to standard error", path,
-                     strerror(errno));
-            line_write(STDERR_FILENO, line);
-        }
+        file_descriptor = log_open(path);
         strcpy(file_path, path);
     }
-    pthread_mutex_unlock(&lock);
+    stw_unlock(&lock, cancel);
 }
 
 int stw_log_enabled(stw_log_level level) { return (int)level <= atomic_load(&level_in_force); }
 
-/* The caller holds the lock, which is given back. */
+/* The caller holds the lock, which is given back, and lets nobody cancel it: the caller's function may come to a
+ * cancellation point, and who logs holds more than this lock. */
 static void send(stw_log_level level, const char *format, va_list arguments) {
     char line[1100];
     vsnprintf(line, sizeof line, format, arguments);
@@ -113,24 +139,30 @@ void stw_log(stw_log_level level, const char *format, ...) {
     if (!stw_log_enabled(level)) return;
     va_list arguments;
     va_start(arguments, format);
-    pthread_mutex_lock(&lock);
+    int cancel = stw_lock(&lock);
     send(level, format, arguments);
+    pthread_setcancelstate(cancel, NULL);
     va_end(arguments);
 }
 
 int stw_log_try(stw_log_level level, const char *format, ...) {
     if (!stw_log_enabled(level)) return 1;
-    if (pthread_mutex_trylock(&lock)) return 0;
-    va_list arguments;
-    va_start(arguments, format);
-    send(level, format, arguments);
-    va_end(arguments);
-    return 1;
+    int cancel = PTHREAD_CANCEL_ENABLE;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    int mine = !pthread_mutex_trylock(&lock);
+    if (mine) {
+        va_list arguments;
+        va_start(arguments, format);
+        send(level, format, arguments);
+        va_end(arguments);
+    }
+    pthread_setcancelstate(cancel, NULL);
+    return mine;
 }
 
 void stw_set_log(stw_log_fn fn, void *user) {
-    pthread_mutex_lock(&lock);
+    int cancel = stw_lock(&lock);
     user_fn = fn;
     user_data = user;
-    pthread_mutex_unlock(&lock);
+    stw_unlock(&lock, cancel);
 }

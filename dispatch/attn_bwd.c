@@ -52,6 +52,8 @@ stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, cons
     stw_status status = stw_extend(names->args, args, &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
     if (!status) status = stw_attn_params_bind(shape, plan->work.kind, &full, &params);
     if (!status) status = stw_plan_place_workspace(names->call, plan, &workspace, workspace_size);
+    if (!status)
+        status = stw_attn_check_workspace(names->call, &params, plan->work.kind, workspace, stw_plan_bytes(plan));
     if (status) return status;
     return stw_plan_run(plan, &params, workspace, stream, (uint32_t)full.cpu_threads);
 }

@@ -291,6 +291,44 @@ static stw_status check_values(const binding *b, const stw_attn_args *args) {
     return stw_check_cpu_threads(b->who, args->cpu_threads);
 }
 
+/* ---- the workspace, which no tensor may reach into ---- */
+
+/* Bytes from the tensor's start on that are surely its own: all of a dense one without gaps, else one element, since
+ * sizes of a pack are upper bounds. */
+static size_t bytes_of(const stw_tensor_row *row, const stw_attn_params *p) {
+    const stw_tensor_param *t = stw_tensor_param_of((stw_attn_params *)(uintptr_t)p, row);
+    uint64_t dim = row->dim == '1' ? 1 : row->dim == 'd' ? p->head_dim_qk : p->head_dim_v;
+    uint64_t heads = (uint64_t)(row->kv ? p->heads_kv : p->heads_q), rows = (uint64_t)stw_rows_of_side(p, row->kv);
+    uint64_t batch = (uint64_t)p->batch, elements = batch * heads * rows * dim;
+    if (p->features & (row->kv ? STW_FEAT_PACKED_KV : STW_FEAT_PACKED_Q)) return element_of(row, p);
+    uint64_t last = (batch - 1) * (uint64_t)t->batch + (heads - 1) * (uint64_t)t->head + (rows - 1) * (uint64_t)t->seq;
+    return (last + dim == elements ? elements : 1) * element_of(row, p);
+}
+
+stw_status stw_check_outside_workspace(const char *who, const char *name, const void *pointer, size_t bytes,
+                                       const void *workspace, size_t workspace_bytes) {
+    uintptr_t at = (uintptr_t)pointer, taken = (uintptr_t)workspace;
+    if (!pointer || !workspace || (at < taken ? bytes <= taken - at : at - taken >= workspace_bytes)) return STW_OK;
+    return stw_fail(STW_E_INVALID, "%s: args.%s %p overlaps the workspace, %zu bytes at %p", who, name, pointer,
+                    workspace_bytes, workspace);
+}
+
+stw_status stw_attn_check_workspace(const char *who, const stw_attn_params *p, stw_plan_kind kind,
+                                    const void *workspace, size_t bytes) {
+    stw_status status = STW_OK;
+    for (size_t i = 0; i < STW_TENSOR_ROWS && !status; ++i) {
+        const stw_tensor_row *row = &stw_tensor_rows[i];
+        if (use_of(row, p, kind) == STW_USE_NONE || !stw_rows_of_side(p, row->kv)) continue;
+        const void *data = stw_tensor_param_of((stw_attn_params *)(uintptr_t)p, row)->data;
+        status = stw_check_outside_workspace(who, row->name, data, bytes_of(row, p), workspace, bytes);
+    }
+    const void *dbias = dbias_exists(p) ? p->dbias.data : NULL, *dsink = p->outputs & STW_OUT_DSINK ? p->dsink : NULL;
+    if (!status) status = stw_check_outside_workspace(who, "dbias", dbias, 1, workspace, bytes);
+    if (!status) status = stw_check_outside_workspace(who, "dsink", dsink, 1, workspace, bytes);
+    if (!status) status = stw_check_outside_workspace(who, "status_out", p->status_out, 4, workspace, bytes);
+    return status;
+}
+
 static void bind_positions(const stw_attn_args *args, stw_attn_params *p) {
 #define STW_ATTN_POSITION(name, bound, element, use, written) p->name = bound ? args->name : NULL;
 #include "common/attn_tensors.def"

@@ -92,6 +92,14 @@ stw_status stw_check_cpu_threads(const char *who, int32_t cpu_threads);
 stw_status stw_attn_params_bind(const stw_attn_params *shape, stw_plan_kind kind, const stw_attn_args *args,
                                 stw_attn_params *params_out);
 
+/* A tensor of `bytes` bytes, or null, and the workspace: STW_E_INVALID where they overlap. */
+stw_status stw_check_outside_workspace(const char *who, const char *name, const void *pointer, size_t bytes,
+                                       const void *workspace, size_t workspace_bytes);
+/* The same of all tensors of a bound block; of one with gaps and of a pack the start alone: what lies between rows, or
+ * behind those that there are, may be the workspace. A dQ there would be read as semaphores, which wait for ever. */
+stw_status stw_attn_check_workspace(const char *who, const stw_attn_params *params, stw_plan_kind kind,
+                                    const void *workspace, size_t bytes);
+
 /* Finds the inputs that are copied first and their places; work->params gets the copies' strides. `copies`: as in
  * stw_backend_ops. `desc` is checked, work's kind and params are filled. (attn_stage.c) */
 void stw_attn_stages_plan(const stw_attn_desc *desc, unsigned copies, stw_attn_work *work);

@@ -189,6 +189,9 @@ static stw_status run_attention(const stw_plan *plan, const stw_jagged_args *arg
     if (!jagged->lengths_size) pass_lengths(params, &attn);
     else place_lengths(params, workspace, &attn);
     status = stw_attn_params_bind(&jagged->attn->work.params, STW_PLAN_ATTN_BWD, &attn, &bound);
+    if (!status)
+        status = stw_attn_check_workspace("jagged_bwd: args.attn", &bound, STW_PLAN_ATTN_BWD, workspace,
+                                          stw_plan_bytes(plan));
     char *rest = workspace ? workspace + jagged->lengths_size : NULL;
     if (!status && jagged->lengths_size)
         status = ops->jagged_bwd(&plan->context->device, &jagged->work, params, rest, stream, cpu_threads);
@@ -210,6 +213,8 @@ stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, voi
     if (!status) status = stw_plan_place_workspace("jagged_bwd", plan, &workspace, workspace_size);
     if (status) return status;
     if (plan->jagged->attn) return run_attention(plan, &full, &params, workspace, stream);
+    status = stw_jagged_check_workspace(&full, &params, workspace, stw_plan_bytes(plan));
+    if (status) return status;
     return plan->context->ops->jagged_bwd(&plan->context->device, &plan->jagged->work, &params, workspace, stream,
                                           (uint32_t)full.cpu_threads);
 }

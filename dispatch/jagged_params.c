@@ -2,6 +2,7 @@
  *
  * From the public structs of a jagged operation to the parameter block of the kernels: the shape part at plan
  * time, the pointers at each call. Also how large each tensor is and which a call uses. */
+#include "attn_problem.h"
 #include "jagged_problem.h"
 
 #include "common/dtype.h"
@@ -257,6 +258,21 @@ static stw_status bind_tensors(const stw_jagged_args *args, stw_jagged_params *p
         __builtin_memcpy((char *)p + tensors[t].params, &pointer, sizeof pointer);
     }
     return STW_OK;
+}
+
+stw_status stw_jagged_check_workspace(const stw_jagged_args *args, const stw_jagged_params *p, const void *workspace,
+                                      size_t bytes) {
+    stw_status status = STW_OK;
+    for (int t = 0; t < STW_JTENSOR_COUNT && !status; ++t) {
+        if (!stw_jagged_uses(p, (stw_jagged_tensor)t)) continue;
+        int64_t elements = stw_jagged_elements(p, (stw_jagged_tensor)t);
+        if (elements > 1 && !(p->features & STW_JFEAT_FULL)) elements = 1; /* an upper bound */
+        status =
+            stw_check_outside_workspace("jagged_bwd", tensors[t].name, elements ? pointer_at(args, &tensors[t]) : NULL,
+                                        (size_t)elements * element_of(p, t), workspace, bytes);
+    }
+    return status ? status
+                  : stw_check_outside_workspace("jagged_bwd", "status_out", args->status_out, 4, workspace, bytes);
 }
 
 static stw_status bind_axis(const stw_jagged_offsets *given, stw_jagged_params *p, int i, int *used_out) {

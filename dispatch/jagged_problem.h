@@ -62,4 +62,9 @@ void stw_jagged_params_fill(const stw_jagged_desc *desc, stw_jagged_params *para
 stw_status stw_jagged_params_bind(const stw_jagged_params *shape, const stw_jagged_args *args,
                                   stw_jagged_params *params_out);
 
+/* STW_E_INVALID where a tensor of the bound block, or status_out, overlaps the workspace: with STW_JAGGED_FULL
+ * anywhere, else with its start, since sizes are upper bounds. */
+stw_status stw_jagged_check_workspace(const stw_jagged_args *args, const stw_jagged_params *params,
+                                      const void *workspace, size_t bytes);
+
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * NVIDIA GPUs by NVML, libnvidia-ml.so.1: names, UUIDs, memory and compute capabilities without CUDA.
- * Part of the probe. The library is loaded once and kept; each gathering starts and ends NVML itself. */
+ * Part of the probe. The library is kept once it has loaded; each gathering starts and ends NVML itself. */
 #include "common/dso.h"
 #include "dispatch/probe.h"
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,24 +22,37 @@ static const stw_dso_row nvml_rows[] = {
 #undef STW_NVML
 };
 
-static nvml_functions nvml;
-static int nvml_loaded;
-static char nvml_load_note[160];
+/* The functions of a library that has loaded, as one thread found them. No lock: a forked child may not have the thread
+ * that holds it. */
+static nvml_functions kept;
+enum { KEPT_NONE, KEPT_BUSY, KEPT_READY };
+static atomic_int kept_state;
 
-static void nvml_load(void) {
+/* 1, or 0 with the reason in the note: the next gathering tries again. */
+static int nvml_load(nvml_functions *nvml, stw_text *note) {
     static const char *const sonames[] = {"libnvidia-ml.so.1"};
     stw_dso dso;
+    int none = KEPT_NONE;
     char words[160], absent[128];
     stw_text reason = stw_text_in(words, sizeof words), optional = stw_text_in(absent, sizeof absent);
-    stw_text note = stw_text_in(nvml_load_note, sizeof nvml_load_note);
-    if (!stw_dso_open(&dso, sonames, 1, &reason)) {
-        stw_text_add(&note, "%s", words);
-    } else if (!stw_dso_bind(&dso, nvml_rows, sizeof nvml_rows / sizeof nvml_rows[0], &nvml, &reason, &optional)) {
-        stw_text_add(&note, "%s lacks %s", dso.soname, words);
-        stw_dso_close(&dso);
-    } else {
-        nvml_loaded = 1;
+    if (atomic_load(&kept_state) == KEPT_READY) {
+        *nvml = kept;
+        return 1;
     }
+    if (!stw_dso_open(&dso, sonames, 1, &reason)) {
+        stw_text_add(note, "%s", words);
+        return 0;
+    }
+    if (!stw_dso_bind(&dso, nvml_rows, sizeof nvml_rows / sizeof nvml_rows[0], nvml, &reason, &optional)) {
+        stw_text_add(note, "%s lacks %s", dso.soname, words);
+        stw_dso_close(&dso);
+        return 0;
+    }
+    if (atomic_compare_exchange_strong(&kept_state, &none, KEPT_BUSY)) {
+        kept = *nvml;
+        atomic_store(&kept_state, KEPT_READY);
+    }
+    return 1;
 }
 
 /* Notes the first failure of a device; the rest of it is still worth having. */
@@ -48,32 +61,29 @@ static int told(stw_probe_nvidia *record, const char *call, int error) {
     return !error;
 }
 
-static void nvml_device(unsigned index, stw_probe_nvidia *record) {
+static void nvml_device(const nvml_functions *nvml, unsigned index, stw_probe_nvidia *record) {
     void *device = NULL;
-    if (!told(record, "nvmlDeviceGetHandleByIndex_v2", nvml.nvmlDeviceGetHandleByIndex_v2(index, &device))) return;
+    if (!told(record, "nvmlDeviceGetHandleByIndex_v2", nvml->nvmlDeviceGetHandleByIndex_v2(index, &device))) return;
     if (!told(record, "nvmlDeviceGetCudaComputeCapability",
-              nvml.nvmlDeviceGetCudaComputeCapability(device, &record->major, &record->minor)))
+              nvml->nvmlDeviceGetCudaComputeCapability(device, &record->major, &record->minor)))
         record->major = record->minor = 0;
-    if (!told(record, "nvmlDeviceGetName", nvml.nvmlDeviceGetName(device, record->name, sizeof record->name)))
+    if (!told(record, "nvmlDeviceGetName", nvml->nvmlDeviceGetName(device, record->name, sizeof record->name)))
         record->name[0] = 0;
-    if (nvml.nvmlDeviceGetUUID &&
-        !told(record, "nvmlDeviceGetUUID", nvml.nvmlDeviceGetUUID(device, record->uuid, sizeof record->uuid)))
+    if (nvml->nvmlDeviceGetUUID &&
+        !told(record, "nvmlDeviceGetUUID", nvml->nvmlDeviceGetUUID(device, record->uuid, sizeof record->uuid)))
         record->uuid[0] = 0;
     unsigned long long memory[3] = {0, 0, 0}; /* total, free, used */
-    if (nvml.nvmlDeviceGetMemoryInfo &&
-        told(record, "nvmlDeviceGetMemoryInfo", nvml.nvmlDeviceGetMemoryInfo(device, memory)))
+    if (nvml->nvmlDeviceGetMemoryInfo &&
+        told(record, "nvmlDeviceGetMemoryInfo", nvml->nvmlDeviceGetMemoryInfo(device, memory)))
         record->memory_bytes = memory[0];
     record->name[sizeof record->name - 1] = record->uuid[sizeof record->uuid - 1] = 0;
 }
 
 void stw_probe_gather_nvml(stw_probe_facts *facts) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    nvml_functions nvml;
     unsigned count = 0;
-    pthread_once(&once, nvml_load);
-    if (!nvml_loaded) {
-        snprintf(facts->nvml_note, sizeof facts->nvml_note, "%s", nvml_load_note);
-        return;
-    }
+    stw_text note = stw_text_in(facts->nvml_note, sizeof facts->nvml_note);
+    if (!nvml_load(&nvml, &note)) return;
     int error = nvml.nvmlInit_v2();
     if (error) {
         snprintf(facts->nvml_note, sizeof facts->nvml_note, "nvmlInit_v2 gave %d", error);
@@ -85,7 +95,7 @@ void stw_probe_gather_nvml(stw_probe_facts *facts) {
     } else {
         facts->nvml_works = 1;
         facts->nvidia_count = count < STW_PROBE_NVIDIA_MAX ? count : STW_PROBE_NVIDIA_MAX;
-        for (unsigned i = 0; i < facts->nvidia_count; ++i) nvml_device(i, &facts->nvidia[i]);
+        for (unsigned i = 0; i < facts->nvidia_count; ++i) nvml_device(&nvml, i, &facts->nvidia[i]);
     }
     nvml.nvmlShutdown();
 }

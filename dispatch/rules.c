@@ -5,11 +5,14 @@
 #include "select.h"
 
 #include "common/dtype.h"
+#include "common/regular_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TUNING_FILE_MAX  (256 * 1024)
 #define TUNING_RULES_MAX 1024
@@ -164,15 +167,18 @@ stw_status stw_rules_parse(const char *name, const char *text, const stw_attn_ta
 
 /* The file's text in malloc'ed memory. */
 static stw_status read_file(const char *path, char **text_out) {
-    FILE *file = fopen(path, "re");
-    char *text = malloc(TUNING_FILE_MAX + 1);
-    size_t size = file && text ? fread(text, 1, TUNING_FILE_MAX + 1, file) : 0;
-    int failed = !file || ferror(file);
-    int error = errno;
-    if (file) fclose(file);
-    *text_out = text;
+    const char *why = NULL;
+    char *text = *text_out = malloc(TUNING_FILE_MAX + 1);
     if (!text) return stw_fail(STW_E_NO_MEMORY, "STERNWAY_TUNING: no memory to read %.200s", path);
-    if (failed) return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s: %s", path, strerror(error));
+    int fd = stw_file_open(path, O_RDONLY, stw_file_is_regular, &why);
+    if (fd < 0) return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s: %s; accepted: a regular file", path, why);
+    size_t size = 0;
+    ssize_t got;
+    while ((got = read(fd, text + size, TUNING_FILE_MAX + 1 - size)) > 0 || (got < 0 && errno == EINTR))
+        if (got > 0) size += (size_t)got;
+    int error = errno;
+    close(fd);
+    if (got < 0) return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s: %s", path, strerror(error));
     if (size > TUNING_FILE_MAX)
         return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s: longer than %d bytes", path, TUNING_FILE_MAX);
     if (memchr(text, 0, size)) return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s: not a text file", path);

@@ -38,7 +38,8 @@ static void add_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw
 
 static void sum_head(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_bias_task *k,
                      const stw_cpu_seq *seq, int64_t h, loaded_keys *loaded) {
-    for (int64_t kb = k->key_block.first; kb < k->key_block.end; ++kb) {
+    int64_t last = stw_min_i64(k->key_block.end, stw_ceil_div(seq->kv.used, job->layout.bn));
+    for (int64_t kb = k->key_block.first; kb < last; ++kb) {
         stw_range meets = stw_cpu_query_blocks(seq, &job->layout, kb);
         int64_t first = stw_max_i64(meets.first, k->query_block.first);
         int64_t end = stw_min_i64(meets.end, k->query_block.end);
@@ -67,10 +68,9 @@ static void run_task(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw
     const stw_cpu_layout *l = &job->layout;
     loaded_keys loaded = {-1, -1, -1};
     memset(t->sum, 0, (size_t)l->bm * l->bn * sizeof(float));
-    for (int64_t b = k->batch.first; b < k->batch.end; ++b) {
-        stw_cpu_seq seq = stw_cpu_seq_of(p, l, b);
+    stw_cpu_seq seq;
+    for (int64_t b = k->batch.first; (b = stw_cpu_next_bias_seq(job, k, b, &seq)) < k->batch.end; ++b)
         for (int64_t h = k->head.first; h < k->head.end; ++h) sum_head(job, t, k, &seq, h, &loaded);
-    }
     fold(t->sum, l, !p->dbias.query, !p->dbias.key);
     int64_t i0 = p->dbias.query ? k->query_block.first * l->bm : 0, j0 = p->dbias.key ? k->key_block.first * l->bn : 0;
     int64_t rows = p->dbias.query ? stw_min_i64(l->bm, p->max_seq_q - i0) : 1;
@@ -81,6 +81,19 @@ static void run_task(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw
                (b * p->dbias.batch + h * p->dbias.head + i0 * p->dbias.query + j0 * p->dbias.key) * size;
     job->tile->store_rows(to, p->dbias.query, p->dbias_dtype, (p->accumulate & STW_OUT_DBIAS) != 0, t->sum, l->bn,
                           (uint32_t)rows, (uint32_t)cols, 1.0f);
+}
+
+int64_t stw_cpu_next_bias_seq(const stw_cpu_job *job, const stw_cpu_bias_task *task, int64_t b, stw_cpu_seq *seq_out) {
+    const stw_attn_params *p = job->p;
+    const stw_cpu_layout *l = &job->layout;
+    if (!stw_cpu_longest(p, 0) || !stw_cpu_longest(p, 1)) return task->batch.end;
+    for (; b < task->batch.end; ++b)
+        if (stw_seq_q(p, b).used > task->query_block.first * l->bm &&
+            stw_seq_kv(p, b).used > task->key_block.first * l->bn) {
+            *seq_out = stw_cpu_seq_of(p, l, b);
+            return b;
+        }
+    return b;
 }
 
 int stw_cpu_claim_bias(stw_cpu_job *job, stw_cpu_bias_task *task_out) {

@@ -65,7 +65,7 @@ static void sink_phase(void *data, uint32_t worker) {
         int64_t h = stw_cpu_claim(job);
         if (h >= p->heads_q) return;
         double sum = 0;
-        for (int64_t b = 0; b < p->batch; ++b) {
+        for (int64_t b = -1; (b = stw_cpu_next_seq(p, 0, b + 1)) < p->batch;) {
             stw_cpu_seq seq = stw_cpu_seq_of(p, &job->layout, b);
             int64_t blocks = stw_ceil_div(seq.q.rows, job->layout.bm);
             for (int64_t i = 0; i < blocks; ++i) sum += part[h * job->layout.q_blocks + seq.q_block + i];

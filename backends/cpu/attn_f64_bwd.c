@@ -49,13 +49,12 @@ static void rows_block(const stw_cpu_job *job, const stw_cpu_seq *seq, int64_t h
 void stw_f64_rows_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
+    stw_cpu_grid grid = stw_cpu_grid_of(p, 0, 0, job->layout.bm);
+    int64_t head, block;
     (void)worker;
-    for (;;) {
-        int64_t task = stw_cpu_claim(job); /* all blocks of one (batch, head) */
-        if (task >= p->batch * p->heads_q) return;
-        stw_cpu_seq seq = stw_cpu_seq_of(p, &job->layout, task / p->heads_q);
-        int64_t blocks = stw_ceil_div(seq.q.rows, job->layout.bm);
-        for (int64_t block = 0; block < blocks; ++block) rows_block(job, &seq, task % p->heads_q, block);
+    while (stw_cpu_claim_block(job, &grid, &head, &block)) {
+        stw_cpu_seq seq = stw_cpu_seq_of(p, &job->layout, head / p->heads_q);
+        rows_block(job, &seq, head % p->heads_q, block);
     }
 }
 
@@ -88,7 +87,7 @@ static void run_queries(const stw_cpu_job *job, const stw_f64_scratch *t, const 
     int with_dq = (p->outputs & STW_OUT_DQ) != 0, add_dq = (p->accumulate & STW_OUT_DQ) != 0;
     stw_range keys = stw_cpu_key_blocks(seq, l, block);
     stw_cpu_tile at = stw_f64_tile_at(job, seq, h, block, keys.first);
-    if (l->bias_direct && !(p->accumulate & STW_OUT_DBIAS)) zero_bias(job, &at);
+    if (stw_cpu_zeros_bias(job)) zero_bias(job, &at);
     if (keys.first < keys.end) stw_f64_load_queries(job, t, &at);
     for (int64_t b = keys.first; b < keys.end; ++b) {
         at = stw_f64_tile_at(job, seq, h, block, b);
@@ -110,15 +109,13 @@ static void run_queries(const stw_cpu_job *job, const stw_f64_scratch *t, const 
 void stw_f64_queries_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
-    int64_t rows = job->layout.bias_direct ? p->max_seq_q : stw_cpu_longest(p->max_seq_q, p->total_q);
-    int64_t blocks = stw_ceil_div(rows, job->layout.bm); /* dBias has rows behind the sequences' ends too */
+    int zeros = stw_cpu_zeros_bias(job); /* behind the sequences' ends, too */
+    stw_cpu_grid grid = stw_cpu_grid_of(p, 0, zeros, job->layout.bm);
+    int64_t head, block;
     stw_f64_scratch t = stw_f64_scratch_of_worker(job, worker);
-    for (;;) {
-        int64_t task = stw_cpu_claim(job);
-        if (task >= p->batch * p->heads_q * blocks) return;
-        int64_t head = task / blocks;
+    while (stw_cpu_claim_block(job, &grid, &head, &block)) {
         stw_cpu_seq seq = stw_cpu_seq_of(p, &job->layout, head / p->heads_q);
-        run_queries(job, &t, &seq, head % p->heads_q, task % blocks);
+        run_queries(job, &t, &seq, head % p->heads_q, block);
     }
 }
 
@@ -164,14 +161,12 @@ static void run_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
 void stw_f64_keys_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
-    int64_t blocks = stw_ceil_div(stw_cpu_longest(p->max_seq_kv, p->total_kv), job->layout.bn);
+    stw_cpu_grid grid = stw_cpu_grid_of(p, 1, 0, job->layout.bn);
+    int64_t head, block;
     stw_f64_scratch t = stw_f64_scratch_of_worker(job, worker);
-    for (;;) {
-        int64_t task = stw_cpu_claim(job);
-        if (task >= p->batch * p->heads_kv * blocks) return;
-        int64_t head = task / blocks, block = task % blocks;
+    while (stw_cpu_claim_block(job, &grid, &head, &block)) {
         stw_cpu_seq seq = stw_cpu_seq_of(p, &job->layout, head / p->heads_kv);
-        if (block * job->layout.bn < seq.kv.rows) run_keys(job, &t, &seq, head % p->heads_kv, block);
+        run_keys(job, &t, &seq, head % p->heads_kv, block);
     }
 }
 
@@ -180,7 +175,8 @@ void stw_f64_keys_phase(void *data, uint32_t worker) {
 static void add_head(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_bias_task *k,
                      const stw_cpu_seq *seq, int64_t h) {
     size_t bn = job->layout.bn;
-    for (int64_t kb = k->key_block.first; kb < k->key_block.end; ++kb) {
+    int64_t last = stw_min_i64(k->key_block.end, stw_ceil_div(seq->kv.used, job->layout.bn));
+    for (int64_t kb = k->key_block.first; kb < last; ++kb) {
         stw_range meets = stw_cpu_query_blocks(seq, &job->layout, kb);
         int64_t first = stw_max_i64(meets.first, k->query_block.first);
         int64_t end = stw_min_i64(meets.end, k->query_block.end);
@@ -207,10 +203,9 @@ static void run_bias(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     memset(t->sum, 0, (size_t)l->bm * l->bn * sizeof(double));
-    for (int64_t b = k->batch.first; b < k->batch.end; ++b) {
-        stw_cpu_seq seq = stw_cpu_seq_of(p, l, b);
+    stw_cpu_seq seq;
+    for (int64_t b = k->batch.first; (b = stw_cpu_next_bias_seq(job, k, b, &seq)) < k->batch.end; ++b)
         for (int64_t h = k->head.first; h < k->head.end; ++h) add_head(job, t, k, &seq, h);
-    }
     fold(t->sum, l, !p->dbias.query, !p->dbias.key);
     int64_t i0 = p->dbias.query ? k->query_block.first * l->bm : 0;
     int64_t j0 = p->dbias.key ? k->key_block.first * l->bn : 0;

@@ -70,13 +70,11 @@ static void run_task(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
 void stw_f64_fwd_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
-    int64_t blocks = stw_ceil_div(stw_cpu_longest(p->max_seq_q, p->total_q), job->layout.bm);
+    stw_cpu_grid grid = stw_cpu_grid_of(p, 0, 0, job->layout.bm);
+    int64_t head, block;
     stw_f64_scratch t = stw_f64_scratch_of_worker(job, worker);
-    for (;;) {
-        int64_t task = stw_cpu_claim(job);
-        if (task >= p->batch * p->heads_q * blocks) return;
-        int64_t head = task / blocks, block = task % blocks;
+    while (stw_cpu_claim_block(job, &grid, &head, &block)) {
         stw_cpu_seq seq = stw_cpu_seq_of(p, &job->layout, head / p->heads_q);
-        if (block * job->layout.bm < seq.q.rows) run_task(job, &t, &seq, head % p->heads_q, block);
+        run_task(job, &t, &seq, head % p->heads_q, block);
     }
 }

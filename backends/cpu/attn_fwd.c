@@ -76,18 +76,17 @@ void stw_cpu_fwd_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
-    int64_t blocks = stw_ceil_div(stw_cpu_longest(p->max_seq_q, p->total_q), l->bm);
+    stw_cpu_grid grid = stw_cpu_grid_of(p, 0, 0, l->bm);
+    int64_t head, block;
     stw_cpu_scratch t;
     stw_cpu_scratch_of(p, l, job->workspace + l->scratch + worker * l->scratch_size, &t);
-    for (;;) {
-        int64_t task = stw_cpu_claim(job);
-        if (task >= p->batch * p->heads_q * blocks) return;
-        int64_t head = task / blocks, block = task % blocks, i0 = block * l->bm;
+    while (stw_cpu_claim_block(job, &grid, &head, &block)) {
+        int64_t i0 = block * l->bm;
         stw_cpu_seq seq = stw_cpu_seq_of(p, l, head / p->heads_q);
         fwd_task k = {.at = {.seq = &seq, .h = head % p->heads_q, .i0 = i0}};
         k.at.rows = (uint32_t)stw_clamp_i64(seq.q.used - i0, 0, l->bm);
         k.rows = stw_clamp_i64(seq.q.rows - i0, 0, l->bm);
-        if (k.rows) run_task(job, &t, &k, block);
+        run_task(job, &t, &k, block);
     }
 }
 

@@ -94,6 +94,38 @@ stw_cpu_seq stw_cpu_seq_of(const stw_attn_params *p, const stw_cpu_layout *l, in
                          .q_block = seq.q_block};
 }
 
+static int64_t rows_of(const stw_attn_params *p, int keys, int64_t b) {
+    return keys ? stw_seq_kv(p, b).rows : stw_seq_q(p, b).rows;
+}
+
+int64_t stw_cpu_next_seq(const stw_attn_params *p, int keys, int64_t b) {
+    if (!stw_cpu_longest(p, keys)) return p->batch;
+    if (!(p->features & (keys ? STW_FEAT_PACKED_KV : STW_FEAT_PACKED_Q))) return b;
+    while (b < p->batch && !rows_of(p, keys, b)) ++b;
+    return b;
+}
+
+stw_cpu_grid stw_cpu_grid_of(const stw_attn_params *p, int keys, int padded, int64_t size) {
+    int64_t longest = !padded ? stw_cpu_longest(p, keys) : keys ? p->max_seq_kv : p->max_seq_q;
+    return (stw_cpu_grid){keys, padded, keys ? p->heads_kv : p->heads_q, stw_ceil_div(longest, size), size};
+}
+
+int stw_cpu_claim_block(stw_cpu_job *job, const stw_cpu_grid *grid, int64_t *head_out, int64_t *block_out) {
+    const stw_attn_params *p = job->p;
+    int64_t of_seq = grid->heads * grid->blocks, tasks = stw_cpu_tasks(p->batch, of_seq);
+    for (;;) {
+        int64_t task = stw_cpu_claim(job);
+        if (task >= tasks) return 0;
+        int64_t head = task / grid->blocks, block = task % grid->blocks, b = head / grid->heads;
+        int64_t rows = grid->padded ? INT64_MAX : rows_of(p, grid->keys, b);
+        *head_out = head;
+        *block_out = block;
+        if (block * grid->size < rows) return 1;
+        if (rows) stw_cpu_skip(&job->next, (head + 1) * grid->blocks);
+        else stw_cpu_skip(&job->next, stw_cpu_tasks(stw_cpu_next_seq(p, grid->keys, b), of_seq));
+    }
+}
+
 /* What the blocks that meet depend on. */
 static stw_attn_seq shared_of(const stw_cpu_seq *s) {
     return (stw_attn_seq){s->q, s->kv, s->band, s->q_block, s->q_low, s->q_end};

@@ -133,14 +133,23 @@ static void run_unit(const stw_cpu_job *job, const stw_cpu_scratch *t, int64_t b
                    1.0f);
 }
 
+/* The first task behind a chunk of heads none of which has keys from row `row` on; 0: one of them has. */
+static int64_t behind_chunk(const stw_attn_params *p, int64_t first, int64_t chunk, int64_t blocks, int64_t row) {
+    int64_t behind = stw_min_i64(first + chunk, p->batch * p->heads_kv);
+    for (int64_t b = first / p->heads_kv; b * p->heads_kv < behind; ++b)
+        if (stw_seq_kv(p, b).rows > row) return 0;
+    behind = stw_max_i64(behind, stw_cpu_next_seq(p, 1, behind / p->heads_kv) * p->heads_kv);
+    return stw_cpu_tasks(behind / chunk, chunk * blocks);
+}
+
 /* Threads share a head only when there are fewer heads than threads. Work tiles are numbered by chunks of
  * as many heads as threads: the first key block of each of these heads, then the second ones, and so on. */
 void stw_cpu_main_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
-    int64_t heads = p->batch * p->heads_kv, blocks = stw_ceil_div(stw_cpu_longest(p->max_seq_kv, p->total_kv), l->bn),
-            units = heads * blocks;
+    int64_t heads = p->batch * p->heads_kv, blocks = stw_ceil_div(stw_cpu_longest(p, 1), l->bn);
+    int64_t units = stw_cpu_tasks(heads, blocks);
     int64_t chunk = stw_max_i64(1, stw_min_i64(job->threads, heads));
     stw_cpu_scratch t;
     stw_cpu_scratch_of(p, l, job->workspace + l->scratch + worker * l->scratch_size, &t);
@@ -148,7 +157,9 @@ void stw_cpu_main_phase(void *data, uint32_t worker) {
         int64_t task = stw_cpu_claim(job);
         if (task >= units) return;
         int64_t first = task / (chunk * blocks) * chunk, within = task % (chunk * blocks);
-        int64_t width = stw_min_i64(chunk, heads - first);
-        run_unit(job, &t, first + within % width, within / width);
+        int64_t width = stw_min_i64(chunk, heads - first), block = within / width;
+        int64_t behind = within % width ? 0 : behind_chunk(p, first, chunk, blocks, block * l->bn);
+        if (behind) stw_cpu_skip(&job->next, behind);
+        else run_unit(job, &t, first + within % width, block);
     }
 }

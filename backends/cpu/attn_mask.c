@@ -25,7 +25,7 @@ static void write_strip(const stw_cpu_job *job, const stw_cpu_seq *seq, const st
 void stw_cpu_mask_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
-    int64_t strips = stw_ceil_div(p->max_seq_q, STRIP_ROWS);
+    int64_t strips = p->max_seq_kv ? stw_ceil_div(p->max_seq_q, STRIP_ROWS) : 0;
     (void)worker;
     for (;;) {
         int64_t task = stw_cpu_claim(job);

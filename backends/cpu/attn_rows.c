@@ -96,22 +96,25 @@ static void rows_block(const stw_cpu_job *job, const rows_task *k) {
             ((double *)(void *)(job->workspace + l->sink))[at] = sink_of_block(job, k, delta);
         if ((p->outputs & STW_OUT_DQ) && !(p->accumulate & STW_OUT_DQ)) zero_dq(job, k);
     }
-    if (l->bias_direct && !(p->accumulate & STW_OUT_DBIAS)) zero_bias(job, k);
+    if (stw_cpu_zeros_bias(job)) zero_bias(job, k);
 }
 
 void stw_cpu_rows_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
-    int64_t bm = job->layout.bm, blocks = stw_ceil_div(p->max_seq_q, bm);
+    int64_t bm = job->layout.bm, head, first;
+    int zeros = stw_cpu_zeros_bias(job);
+    stw_cpu_grid grid = stw_cpu_grid_of(p, 0, zeros, bm);
     (void)worker;
-    for (;;) {
-        int64_t task = stw_cpu_claim(job); /* all blocks of one (batch, head) */
-        if (task >= p->batch * p->heads_q) return;
-        stw_cpu_seq seq = stw_cpu_seq_of(p, &job->layout, task / p->heads_q);
+    grid.size *= grid.blocks; /* a task is all blocks of one (batch, head) */
+    grid.blocks = grid.blocks ? 1 : 0;
+    while (stw_cpu_claim_block(job, &grid, &head, &first)) {
+        stw_cpu_seq seq = stw_cpu_seq_of(p, &job->layout, head / p->heads_q);
+        int64_t blocks = stw_ceil_div(zeros ? p->max_seq_q : seq.q.rows, bm);
         for (int64_t block = 0; block < blocks; ++block) {
             int64_t i0 = block * bm, i1 = i0 + bm;
             rows_task k = {&seq,
-                           task % p->heads_q,
+                           head % p->heads_q,
                            block,
                            i0,
                            stw_clamp_i64(seq.q.used, i0, i1),

@@ -86,10 +86,14 @@ static inline int64_t stw_min_i64(int64_t a, int64_t b) { return a < b ? a : b; 
 static inline int64_t stw_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t stw_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* No sequence is longer than this. On a packed side (total > 0) that is at most the pack, whatever max_seq says. */
-static inline int64_t stw_cpu_longest(int64_t max_seq, int64_t total) {
-    return total > 0 ? stw_min_i64(max_seq, total) : max_seq;
+/* No sequence of this side is longer. On a packed side that is at most the pack, whatever max_seq says. */
+static inline int64_t stw_cpu_longest(const stw_attn_params *p, int keys) {
+    int64_t max_seq = keys ? p->max_seq_kv : p->max_seq_q, total = keys ? p->total_kv : p->total_q;
+    return p->features & (keys ? STW_FEAT_PACKED_KV : STW_FEAT_PACKED_Q) ? stw_min_i64(max_seq, total) : max_seq;
 }
+
+/* The first sequence from b on that has rows on this side; p->batch: none has. */
+int64_t stw_cpu_next_seq(const stw_attn_params *p, int keys, int64_t b);
 
 /* Address of element 0 of a row; `row` counts from the sequence's start. */
 static inline void *stw_cpu_row(const stw_tensor_param *t, uint32_t dtype, int64_t b, int64_t h, int64_t row) {
@@ -124,11 +128,43 @@ void stw_cpu_run_phases(const stw_device *device, uint32_t threads, void *job, c
 
 static inline int64_t stw_cpu_claim(stw_cpu_job *job) { return (int64_t)atomic_fetch_add(&job->next, 1); }
 
+/* The tasks below `to` that nobody has claimed are empty: no thread claims them one by one. */
+static inline void stw_cpu_skip(atomic_uint_fast64_t *next, int64_t to) {
+    uint_fast64_t now = atomic_load(next);
+    while (now < (uint_fast64_t)to && !atomic_compare_exchange_weak(next, &now, (uint_fast64_t)to)) {
+    }
+}
+
+#define STW_CPU_TASKS_MAX (INT64_MAX / 2) /* and so many claims more: nobody lives that long */
+/* a x b tasks, at most STW_CPU_TASKS_MAX: of so many nearly all are empty. */
+static inline int64_t stw_cpu_tasks(int64_t a, int64_t b) {
+    int64_t tasks;
+    return __builtin_mul_overflow(a, b, &tasks) || tasks > STW_CPU_TASKS_MAX ? STW_CPU_TASKS_MAX : tasks;
+}
+
+/* A task is a block of `size` rows, `blocks` of them a (sequence, head). */
+typedef struct stw_cpu_grid {
+    int keys, padded; /* of keys, else of query rows; every sequence counts as max_seq rows */
+    int64_t heads, blocks, size;
+} stw_cpu_grid;
+/* Blocks of the longest sequence. */
+stw_cpu_grid stw_cpu_grid_of(const stw_attn_params *p, int keys, int padded, int64_t size);
+/* The next block that has rows, and number b * heads + h of its head. 0: none is left. */
+int stw_cpu_claim_block(stw_cpu_job *job, const stw_cpu_grid *grid, int64_t *head_out, int64_t *block_out);
+
 /* The next output tile of a broadcast dBias: everything that adds to it. 0: none is left. */
 typedef struct stw_cpu_bias_task {
     stw_range batch, head, query_block, key_block;
 } stw_cpu_bias_task;
 int stw_cpu_claim_bias(stw_cpu_job *job, stw_cpu_bias_task *task_out);
+/* The task's first sequence from b on that reaches its blocks; task->batch.end: none does. */
+int64_t stw_cpu_next_bias_seq(const stw_cpu_job *job, const stw_cpu_bias_task *task, int64_t b, stw_cpu_seq *seq_out);
+
+/* dBias is not broadcast and has elements, which are zeroed where no tile writes. The strides of one without elements
+ * are unchecked: an address made of them may overflow. */
+static inline int stw_cpu_zeros_bias(const stw_cpu_job *job) {
+    return job->layout.bias_direct && !(job->p->accumulate & STW_OUT_DBIAS) && job->p->max_seq_kv > 0;
+}
 
 static inline float *stw_cpu_part(const stw_cpu_job *job, size_t offset) {
     return (float *)(void *)(job->workspace + offset);

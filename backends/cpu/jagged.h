@@ -62,9 +62,9 @@ static inline char *stw_at_out(void *data, int64_t index, uint32_t dtype) {
     return (char *)data + index * (int64_t)stw_dtype_size((stw_dtype)dtype);
 }
 
-/* Rows of a nested buffer. */
+/* Rows of a nested buffer; without components nothing reads them. */
 static inline int64_t stw_cpu_jagged_rows(const stw_jagged_params *p) {
-    return p->slabs * p->axis[0].total * p->rows_outer;
+    return p->components ? p->slabs * p->axis[0].total * p->rows_outer : 0;
 }
 
 /* `count` rows from `row` on, alike: of one component and outer index (any, where `merge` is asked for and

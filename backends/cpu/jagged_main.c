@@ -67,7 +67,8 @@ static void layout_softmax(const stw_jagged_params *p, const stw_tile_ops *tile,
     l->segment_rows = stw_clamp_i64((1 << 15) / stw_max_i64(1, p->inner), 16, 1 << 15);
     l->segments = p->axis[0].total / l->segment_rows + p->components + 1;
     l->partial_width = whole_vectors(p->inner, tile);
-    int long_ones = p->dim == STW_DIM_RAGGED && stw_min_i64(p->axis[0].size, p->axis[0].total) > l->segment_rows;
+    int long_ones = p->dim == STW_DIM_RAGGED && stw_cpu_jagged_rows(p) &&
+                    stw_min_i64(p->axis[0].size, p->axis[0].total) > l->segment_rows;
     l->partials = take(&l->total, long_ones ? 4 * (size_t)(p->outer * l->segments * l->partial_width) : 0);
     l->scratch_size = 2 * 1024 * sizeof(float);
 }
@@ -77,7 +78,7 @@ static void layout_ragged_norm(const stw_jagged_params *p, stw_cpu_jagged_layout
     l->segment_rows = stw_clamp_i64((1 << 15) / stw_max_i64(1, p->inner), 16, 1 << 15);
     l->segments = p->axis[0].total / l->segment_rows + p->components + 1;
     l->partial_width = 2 * (int64_t)(sizeof(double) / sizeof(float));
-    l->partials = take(&l->total, 4 * (size_t)(p->outer * l->segments * l->partial_width));
+    l->partials = take(&l->total, stw_cpu_jagged_rows(p) ? 4 * (size_t)(p->outer * l->segments * l->partial_width) : 0);
 }
 
 /* dW of few tiles is shared out by rows as well. */
@@ -184,6 +185,9 @@ static void make_clean(stw_cpu_jagged_job *job) {
         for (int64_t b = 0; b < job->p.components; ++b)
             if (a->used_clean[b] < a->starts[b + 1] - a->starts[b]) job->p.features |= STW_JFEAT_ANY_GAPS;
     }
+    const stw_jagged_axis_param *rows = &job->p.axis[0];
+    if (rows->ragged && rows->starts[0] == rows->starts[job->p.components])
+        job->p.slabs = 0; /* none is of a component */
 }
 
 /* A length that does not fit becomes a value that the packed problem refuses. */

@@ -130,6 +130,36 @@ static int segment_of(const stw_cpu_jagged_job *job, int64_t task, segment *s) {
     return s->r0 < span.rows;
 }
 
+/* The first segment behind an unused number; layout.segments: the group has none. */
+static int64_t next_slot(const stw_cpu_jagged_job *job, int64_t slot) {
+    const int64_t *starts = job->p.axis[0].starts, components = job->p.components;
+    int64_t low = 0, high = components;
+    while (low < high) { /* components that start at or before the slot */
+        int64_t middle = low + (high - low) / 2;
+        if (first_slot(job, middle) <= slot) low = middle + 1;
+        else high = middle;
+    }
+    int64_t behind = starts[low]; /* all rows before it are of earlier components */
+    for (high = components; low < high;) {
+        int64_t middle = low + (high - low) / 2;
+        if (starts[middle + 1] > behind) high = middle;
+        else low = middle + 1;
+    }
+    return low < components ? first_slot(job, low) : job->layout.segments;
+}
+
+/* The next segment of any group, of all threads' claims. 0: none is left. */
+static int claim_segment(stw_cpu_jagged_job *job, int64_t groups, segment *s) {
+    int64_t slots = job->layout.segments;
+    int64_t tasks = stw_cpu_jagged_rows(&job->p) ? stw_cpu_tasks(groups, slots) : 0;
+    for (;;) {
+        int64_t task = stw_cpu_jagged_claim(job);
+        if (task >= tasks) return 0;
+        if (segment_of(job, task, s)) return 1;
+        stw_cpu_skip(&job->next, s->group * slots + next_slot(job, s->slot));
+    }
+}
+
 static int64_t element_at(const stw_jagged_params *p, const segment *s, int64_t o, int64_t r) {
     return stw_jagged_row_number(p->axis[0].total, p->rows_outer, s->first, s->length, o, r) * p->inner;
 }
@@ -152,14 +182,9 @@ static void outer_segment(const stw_cpu_jagged_job *job, const segment *s, float
 
 void stw_cpu_jagged_softmax_outer(void *data, uint32_t worker) {
     stw_cpu_jagged_job *job = data;
-    int64_t tasks = job->p.dim_before * job->p.dim_after * job->layout.segments;
     float *scratch = stw_cpu_jagged_scratch(job, worker);
-    for (;;) {
-        int64_t task = stw_cpu_jagged_claim(job);
-        segment s;
-        if (task >= tasks) return;
-        if (segment_of(job, task, &s)) outer_segment(job, &s, scratch);
-    }
+    segment s;
+    while (claim_segment(job, job->p.dim_before * job->p.dim_after, &s)) outer_segment(job, &s, scratch);
 }
 
 /* Columns of the part of a segment that is used. */
@@ -207,13 +232,9 @@ static void ragged_sums(const stw_cpu_jagged_job *job, const segment *s, float *
 /* Components of one segment are finished here; of longer ones, the sums of each segment. */
 void stw_cpu_jagged_softmax_ragged(void *data, uint32_t worker) {
     stw_cpu_jagged_job *job = data;
-    int64_t tasks = job->p.outer * job->layout.segments;
     float *scratch = stw_cpu_jagged_scratch(job, worker);
-    for (;;) {
-        int64_t task = stw_cpu_jagged_claim(job);
-        segment s;
-        if (task >= tasks) return;
-        if (!segment_of(job, task, &s)) continue;
+    segment s;
+    while (claim_segment(job, job->p.outer, &s)) {
         if (s.count == 1) ragged_alone(job, &s, scratch);
         else ragged_sums(job, &s, scratch);
     }
@@ -222,13 +243,10 @@ void stw_cpu_jagged_softmax_ragged(void *data, uint32_t worker) {
 /* Totals of long components, in the place of their first segment's sums. */
 void stw_cpu_jagged_softmax_totals(void *data, uint32_t worker) {
     stw_cpu_jagged_job *job = data;
-    int64_t tasks = job->p.outer * job->layout.segments;
+    segment s;
     (void)worker;
-    for (;;) {
-        int64_t task = stw_cpu_jagged_claim(job);
-        segment s;
-        if (task >= tasks) return;
-        if (!segment_of(job, task, &s) || s.count == 1 || s.r0) continue;
+    while (claim_segment(job, job->p.outer, &s)) {
+        if (s.count == 1 || s.r0) continue;
         for (int64_t i = 0; i < job->p.inner; ++i) {
             double total = 0;
             for (int64_t n = 0; n < s.count; ++n) total += (double)partial_at(job, s.group, s.slot + n)[i];
@@ -240,13 +258,10 @@ void stw_cpu_jagged_softmax_totals(void *data, uint32_t worker) {
 void stw_cpu_jagged_softmax_apply(void *data, uint32_t worker) {
     stw_cpu_jagged_job *job = data;
     const stw_jagged_params *p = &job->p;
-    int64_t tasks = p->outer * job->layout.segments;
+    segment s;
     (void)worker;
-    for (;;) {
-        int64_t task = stw_cpu_jagged_claim(job);
-        segment s;
-        if (task >= tasks) return;
-        if (!segment_of(job, task, &s) || s.count == 1) continue;
+    while (claim_segment(job, p->outer, &s)) {
+        if (s.count == 1) continue;
         columns c = ragged_columns(job, &s);
         const float *sums = partial_at(job, s.group, first_slot(job, s.b));
         if (p->inner == 1) {
@@ -274,13 +289,10 @@ static stw_tile_norm ragged_line(const stw_cpu_jagged_job *job, const segment *s
 void stw_cpu_jagged_norm_ragged(void *data, uint32_t worker) {
     stw_cpu_jagged_job *job = data;
     const stw_jagged_params *p = &job->p;
-    int64_t tasks = p->outer * job->layout.segments, first, count;
+    int64_t first, count;
+    segment s;
     (void)worker;
-    for (;;) {
-        int64_t task = stw_cpu_jagged_claim(job);
-        segment s;
-        if (task >= tasks) return;
-        if (!segment_of(job, task, &s)) continue;
+    while (claim_segment(job, p->outer, &s)) {
         stw_tile_norm norm = ragged_line(job, &s, &first, &count);
         double *sums = (double *)(void *)partial_at(job, s.group, s.slot);
         sums[0] = sums[1] = 0;
@@ -294,13 +306,10 @@ void stw_cpu_jagged_norm_ragged(void *data, uint32_t worker) {
 void stw_cpu_jagged_norm_apply(void *data, uint32_t worker) {
     stw_cpu_jagged_job *job = data;
     const stw_jagged_params *p = &job->p;
-    int64_t tasks = p->outer * job->layout.segments, first, count;
+    int64_t first, count;
+    segment s;
     (void)worker;
-    for (;;) {
-        int64_t task = stw_cpu_jagged_claim(job);
-        segment s;
-        if (task >= tasks) return;
-        if (!segment_of(job, task, &s)) continue;
+    while (claim_segment(job, p->outer, &s)) {
         stw_tile_norm norm = ragged_line(job, &s, &first, &count);
         double total[2] = {0, 0}, size = (double)s.used * (double)p->inner;
         for (int64_t n = 0; n < s.count; ++n) {

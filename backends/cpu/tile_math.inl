@@ -33,11 +33,11 @@ INLINE vf vf_exp(vf x) {
 #endif
 }
 
-/* tanh(x) and 1 - tanh(x)^2, the latter without cancellation: with e = exp(-2|x|), 1 - 2e/(1+e) and
- * 4e/(1+e)^2; a polynomial (Cephes' tanhf) where that would lose digits. */
+/* tanh(x) and 1 - tanh(x)^2: with e = exp(-2|x|) and q = 2e/(1+e), 1 - q and q(2-q), without cancellation; a polynomial
+ * (Cephes' tanhf) where that would lose digits, and there 1 - tanh^2 as it stands, which has two roundings. */
 INLINE vf vf_tanh(vf x, vf *slope_out) {
     vf size = vf_abs(x), e = vf_exp(size * -2.0f), sum = e + 1.0f;
-    vf large = 1.0f - (e * 2.0f) / sum; /* one rounding of a number near 1; (1-e)/(1+e) has three */
+    vf q = (e * 2.0f) / sum, large = 1.0f - q; /* one rounding of a number near 1; (1-e)/(1+e) has three */
     large = (vf)((vi)large | ((vi)x & (vi)vu_splat(0x80000000u)));
     vf z = x * x;
     vf p = z * -5.70498872745e-3f + 2.06390887954e-2f;
@@ -45,6 +45,6 @@ INLINE vf vf_tanh(vf x, vf *slope_out) {
     p = p * z + 1.33314422036e-1f;
     p = p * z + -3.33332819422e-1f;
     vf small = p * z * x + x;
-    *slope_out = e * 4.0f / (sum * sum);
+    *slope_out = vf_select(size < vf_splat(0.625f), 1.0f - small * small, q * (2.0f - q));
     return vf_select(size < vf_splat(0.625f), small, large);
 }

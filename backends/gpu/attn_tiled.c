@@ -58,6 +58,20 @@ static int64_t key_blocks_of(const stw_attn_choice *choice, const stw_attn_param
     return stw_key_blocks_most(p, choice->bn) * choice->split.rows;
 }
 
+/* Sequences as the kernels see them: none of a dense batch where a call reads and writes nothing of any, so that 2^31
+ * empty ones take no CTA and no step of a loop. What has one element in all is zeroed as it is without a batch. */
+static int64_t batch_seen(stw_attn_call call, const stw_attn_params *p) {
+    const uint32_t arrays = STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV | STW_FEAT_USED_LENGTHS;
+    int queries = p->max_seq_q > 0, keys = p->max_seq_kv > 0, needed = queries && keys;
+    if (call == STW_CALL_FWD) needed = queries;
+    if (call == STW_CALL_BWD) {
+        needed |= queries && (p->outputs & (STW_OUT_DQ | STW_OUT_DSINK) || p->features & STW_FEAT_WRITE_DELTA);
+        needed |= keys && p->outputs & (STW_OUT_DK | STW_OUT_DV);
+        needed |= p->outputs & STW_OUT_DBIAS && p->dbias.batch;
+    }
+    return needed || p->batch < 2 || p->features & arrays || p->q_offsets || p->k_offsets ? p->batch : 0;
+}
+
 static int is_split(const stw_attn_choice *choice) { return choice->split.heads * choice->split.rows > 1; }
 
 /* What the main loop decides, and the problem that its kernel sees: parts by heads are kv heads of their own. */
@@ -344,6 +358,9 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
 
 static void fill_steps(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
                        stw_attn_steps *steps_out) {
+    stw_attn_params seen = *params;
+    seen.batch = batch_seen(call, params);
+    params = &seen;
     if (call == STW_CALL_BWD) {
         add_bwd(tile, params, wave, steps_out);
     } else if (call == STW_CALL_FWD) {
@@ -424,6 +441,9 @@ static int64_t heads_in_l2(int64_t rows, const stw_attn_params *p) {
 void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
                           stw_attn_launch *launch_out) {
     stw_attn_launch l = {.p = *params};
+    stw_attn_params few = *params;
+    few.batch = l.p.batch = batch_seen(call, params);
+    params = &few;
     if (call != STW_CALL_DROPOUT_MASK) {
         l.bm = tile->bm;
         l.bn = tile->bn;
@@ -476,6 +496,7 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
 
 void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, void *workspace, stw_attn_launch *l) {
     l->p = *params;
+    l->p.batch = batch_seen(call, params);
     if (call != STW_CALL_DROPOUT_MASK) l->vectors |= vectors_of(params);
     if (call != STW_CALL_BWD) return;
     l->p.heads_kv *= l->head_parts;

@@ -5,11 +5,13 @@
 #include "backends/gpu/blas.h"
 
 #include "common/dtype.h"
+#include "common/lock.h"
 #include "common/log.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* UNTRIED also after a load that failed: the next device tries again. */
 enum { BLAS_UNTRIED, BLAS_LOADED, BLAS_ASKED, BLAS_REFUSED };
 
 typedef struct blas_product {
@@ -23,6 +25,7 @@ typedef struct blas_product {
 /* What a device has of its library. The handle is made by the first product. */
 typedef struct blas_device {
     void *handle;
+    int load_failed; /* not tried again by this device's plans: it costs more than a plan */
     blas_product *products;
     atomic_uintptr_t stream; /* the only one that uses the handle; 0: none yet */
     atomic_int busy;         /* a thread is in the library */
@@ -37,21 +40,23 @@ static int refuse(stw_blas_vendor *vendor, const char *text) {
     return 0;
 }
 
-static void load(stw_blas_vendor *vendor, const stw_blas_release *release, const char *who) {
+/* 0 where the library does not load, which may pass. */
+static int load(stw_blas_vendor *vendor, const stw_blas_release *release, const char *who) {
     char words[512], missing[256], absent[64], text[400];
     stw_text reason = stw_text_in(words, sizeof words), without = stw_text_in(missing, sizeof missing),
              unused = stw_text_in(absent, sizeof absent), all = stw_text_in(text, sizeof text);
-    vendor->state = BLAS_LOADED;
     if (!stw_dso_open(&vendor->dso, release->sonames, release->soname_count, &reason)) {
         stw_log(STW_LOG_INFO, "%s: no %s for dense products (%s)", who, vendor->name, words);
-        stw_text_add(&all, "no %s is found", vendor->name);
-        refuse(vendor, text);
-    } else if (!stw_dso_bind(&vendor->dso, vendor->rows, vendor->row_count, &vendor->functions, &without, &unused)) {
+        return 0;
+    }
+    vendor->state = BLAS_LOADED;
+    if (!stw_dso_bind(&vendor->dso, vendor->rows, vendor->row_count, &vendor->functions, &without, &unused)) {
         stw_log(STW_LOG_INFO, "%s: no %s for dense products (%s lacks %s)", who, vendor->name, vendor->dso.soname,
                 missing);
         stw_text_add(&all, "%s lacks %s", vendor->dso.soname, missing);
         refuse(vendor, text);
     } else stw_log(STW_LOG_INFO, "%s: %s for dense products", who, vendor->dso.soname);
+    return 1;
 }
 
 /* ---- products ---- */
@@ -219,9 +224,12 @@ static blas_device *device_start(stw_gpu *gpu, stw_text *why) {
         return NULL;
     }
     const stw_blas_release *release = vendor->release(gpu);
-    pthread_mutex_lock(&vendor->lock);
-    if (vendor->state == BLAS_UNTRIED) load(vendor, release, gpu->ops->who);
-    if (vendor->state != BLAS_REFUSED) {
+    int cancel = stw_lock(&vendor->lock);
+    if (vendor->state == BLAS_UNTRIED && !device->load_failed)
+        device->load_failed = !load(vendor, release, gpu->ops->who);
+    if (vendor->state == BLAS_UNTRIED) {
+        stw_text_add(why, "no %s is found", vendor->name);
+    } else if (vendor->state != BLAS_REFUSED) {
         int there = !vendor->room || vendor->room(gpu);
         int error = there ? vendor->functions.Create(&device->handle) : -1;
         if (error) device->handle = NULL;
@@ -234,7 +242,7 @@ static blas_device *device_start(stw_gpu *gpu, stw_text *why) {
         }
     }
     if (vendor->state == BLAS_REFUSED) stw_text_add(why, "%s", vendor->reason);
-    pthread_mutex_unlock(&vendor->lock);
+    stw_unlock(&vendor->lock, cancel);
     return device->handle ? device : NULL;
 }
 
@@ -245,7 +253,7 @@ const stw_gpu_product *stw_blas_find(stw_gpu *gpu, const stw_gpu_shape *shape, s
         stw_text_add(why, "%s", refusal);
         return NULL;
     }
-    pthread_mutex_lock(&gpu->lock);
+    int cancel = stw_lock(&gpu->lock);
     blas_device *device = device_start(gpu, why);
     blas_product *p = device ? device->products : NULL;
     while (p && memcmp(&p->base.shape, shape, sizeof *shape)) p = p->next;
@@ -255,7 +263,7 @@ const stw_gpu_product *stw_blas_find(stw_gpu *gpu, const stw_gpu_shape *shape, s
         device->products = p;
     }
     if (!found && vendor->settle) vendor->settle(gpu);
-    pthread_mutex_unlock(&gpu->lock);
+    stw_unlock(&gpu->lock, cancel);
     return p ? &p->base : NULL;
 }
 

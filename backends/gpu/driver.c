@@ -3,9 +3,13 @@
  * Load once, start once, refuse after fork. The rules are in driver.h. */
 #include "backends/gpu/driver.h"
 
+#include "common/lock.h"
+
 #include <stdio.h>
 #include <unistd.h>
 
+/* UNLOADABLE is remembered, FAILED tried again. A load that fails is tried again whatever the loader says: where a
+ * malloc of its search fails, it says "No such file or directory" too. */
 enum { DRIVER_UNTOUCHED, DRIVER_BUSY, DRIVER_LOADED, DRIVER_READY, DRIVER_UNLOADABLE, DRIVER_FAILED };
 
 /* Remembers the text before it publishes the state: a forked child may read it. */
@@ -21,7 +25,7 @@ static stw_status driver_load(stw_driver *driver) {
     stw_text words = stw_text_in(reason, sizeof reason);
     if (!stw_dso_open(&driver->dso, driver->sonames, driver->soname_count, &words)) {
         stw_fail(STW_E_NO_DRIVER, "%s: no driver: %s", driver->who, reason);
-        return driver_failed(driver, DRIVER_UNLOADABLE, STW_E_NO_DRIVER, stw_last_error());
+        return driver_failed(driver, DRIVER_FAILED, STW_E_NO_DRIVER, stw_last_error());
     }
     words = stw_text_in(reason, sizeof reason); /* of the libraries that were not found before this one */
     stw_text absent = stw_text_in(driver->absent, sizeof driver->absent);
@@ -71,8 +75,8 @@ stw_status stw_driver_start(stw_driver *driver) {
     int nobody = 0;
     atomic_compare_exchange_strong(&driver->pid, &nobody, (int)getpid());
     if (stw_driver_forked(driver)) return driver_refuse_fork(driver);
-    pthread_mutex_lock(&driver->lock);
+    int cancel = stw_lock(&driver->lock);
     stw_status status = driver_load_and_start(driver);
-    pthread_mutex_unlock(&driver->lock);
+    stw_unlock(&driver->lock, cancel);
     return status;
 }

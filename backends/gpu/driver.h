@@ -33,8 +33,9 @@ typedef struct stw_driver {
     stw_dso dso;
 } stw_driver;
 
-/* Loads on the first call, starts on the first call that succeeds. A failed load is remembered for ever;
- * a failed start is tried again by the next call (a fabric manager may come up). Thread-safe.
+/* Loads on the first call, starts on the first call that succeeds. A driver that lacks a symbol is remembered for
+ * ever; a library that did not load (no descriptor or memory was left, or it is not there) and a failed start (a fabric
+ * manager may come up) are tried again by the next call. Thread-safe.
  * Errors: STW_E_NO_DRIVER, STW_E_FORKED (without a lock or a driver call), or what `start` says. */
 stw_status stw_driver_start(stw_driver *driver);
 

@@ -4,6 +4,8 @@
  * them. Plan time only: run calls use the kernels that the plan holds. */
 #include "backends/gpu/gpu.h"
 
+#include "common/lock.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,12 +101,12 @@ static int is_entry(const stw_gpu_kernel *kernel, const stw_gpu_entry *entry) {
 }
 
 stw_status stw_gpu_kernel_find(stw_gpu *gpu, const stw_gpu_entry *entry, const stw_gpu_kernel **kernel_out) {
-    pthread_mutex_lock(&gpu->lock);
+    int cancel = stw_lock(&gpu->lock);
     stw_gpu_kernel *kernel = gpu->kernels;
     while (kernel && !is_entry(kernel, entry)) kernel = kernel->next;
     stw_status status = STW_OK;
     if (kernel) *kernel_out = kernel;
     else status = kernel_add(gpu, entry, kernel_out);
-    pthread_mutex_unlock(&gpu->lock);
+    stw_unlock(&gpu->lock, cancel);
     return status;
 }

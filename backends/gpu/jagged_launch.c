@@ -83,8 +83,9 @@ static int has_columns(const stw_jagged_params *p) {
 
 static int is_segmented(const stw_jagged_params *p) { return stw_jagged_is_softmax(p->op) && p->dim == STW_DIM_RAGGED; }
 
+/* None without positions. */
 static int64_t segment_parts(const stw_jagged_params *p) {
-    return p->axis[0].total / STW_JAGGED_SEGMENT_ROWS + p->components + 1;
+    return positions_of(p) ? p->axis[0].total / STW_JAGGED_SEGMENT_ROWS + p->components + 1 : 0;
 }
 
 /* ---- workspace ---- */
@@ -188,7 +189,7 @@ static void add_lines(const builder *b, const char *family) {
 
 /* Over the ragged dimension and inner. */
 static void add_ragged_norm(const builder *b) {
-    int64_t work_tiles = positions_of(b->p) ? b->p->outer * segment_parts(b->p) : 0;
+    int64_t work_tiles = b->p->outer * segment_parts(b->p);
     add_step(b, STW_JSTEP_NORM_SEGMENTS, "norm_ragged_part", NULL, 1, work_tiles, STW_JAGGED_THREADS, 256);
     add_step(b, STW_JSTEP_NORM_SEGMENTS, "norm_ragged_end", NULL, 1, work_tiles, STW_JAGGED_THREADS, 256);
 }
@@ -215,7 +216,7 @@ static void add_softmax(const builder *b) {
     int log = p->op == STW_JAGGED_LOG_SOFTMAX;
     if (is_segmented(p)) {
         int64_t per_part = stw_blocks_of(p->inner, (int64_t)lanes_over(p, p->inner) * vector_of(p));
-        int64_t work_tiles = positions_of(p) ? p->outer * segment_parts(p) * per_part : 0;
+        int64_t work_tiles = p->outer * segment_parts(p) * per_part;
         int64_t sums = p->outer * p->components * stw_blocks_of(p->inner, STW_JAGGED_THREADS);
         add_step(b, STW_JSTEP_SEGMENTS, log ? "log_segment_part" : "segment_part", NULL, 1, work_tiles,
                  STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);

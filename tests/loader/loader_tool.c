@@ -8,6 +8,7 @@
  *   at-pci ROOT ADDRESS           stw_hip_arch_at_pci
  *   preload PATH                  dlopen, as a program that already uses its own driver
  *   chdir PATH, setenv NAME [VALUE]
+ *   descriptors N                 no file gets a number from N on: 0 leaves none
  *   fork                          the rest runs in a child; "child N" with its exit status */
 #include "backends/hip/driver.h"
 #include "backends/gpu/kfd.h"
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -154,6 +156,11 @@ static void run_command(char *command) {
         printf("preload %s\n", dlopen(word[1], RTLD_NOW | RTLD_LOCAL) ? "done" : dlerror());
     } else if (!strcmp(word[0], "chdir")) {
         if (chdir(word[1])) printf("chdir failed\n");
+    } else if (!strcmp(word[0], "descriptors")) {
+        struct rlimit limit;
+        getrlimit(RLIMIT_NOFILE, &limit);
+        limit.rlim_cur = (rlim_t)atoi(word[1]);
+        if (setrlimit(RLIMIT_NOFILE, &limit)) printf("descriptors failed\n");
     } else if (!strcmp(word[0], "setenv")) {
         setenv(word[1], word[2], 1);
     } else {

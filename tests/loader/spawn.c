@@ -74,6 +74,11 @@ int spawn_count(const char *text, const char *line) {
     return count;
 }
 
+int spawn_listed(const char *const *names, const char *name) {
+    while (*names && strcmp(*names, name)) ++names;
+    return *names != NULL;
+}
+
 int spawn_system_has(const char *soname) {
     void *handle = dlopen(soname, RTLD_LAZY | RTLD_LOCAL);
     if (handle) dlclose(handle);

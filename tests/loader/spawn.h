@@ -22,6 +22,9 @@ const char *spawn_line(const char *text, int index);
 /* How often `line` is a whole line of `text`. */
 int spawn_count(const char *text, const char *line);
 
+/* 1 when `name` is one of `names`, which NULL ends. */
+int spawn_listed(const char *const *names, const char *name);
+
 /* 1 when the system itself has this library: tests of its absence cannot run there. */
 int spawn_system_has(const char *soname);
 

@@ -153,6 +153,13 @@ static void aliased_outputs(void **state) {
                         WORDS(pointers[o].name, pointers[n].name));
                 jfixture_unchanged(&f, what, 0);
             }
+            if (f.need) { /* where the call begins to use it */
+                stw_jagged_args args = f.args;
+                set_pointer(&args, pointers[o].offset, (void *)(((uintptr_t)f.workspace + 255) / 256 * 256));
+                text_forget();
+                refused("in the workspace", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
+                        WORDS(pointers[o].name, "workspace"));
+            }
         }
         jfixture_still_works(&f);
         jfixture_close(&f);

@@ -125,6 +125,18 @@ static void aliased_outputs(void **state) {
             fixture_unchanged(&f, 0);
         }
     }
+    /* at the workspace, in it, and before it, with the end in it */
+    for (size_t o = 0; o < sizeof outputs / sizeof outputs[0]; ++o)
+        for (int at = -64; at <= 64; at += 64) {
+            if (at < 0 && outputs[o] != SLOT_dq && outputs[o] != SLOT_dk && outputs[o] != SLOT_dv) continue;
+            stw_attn_args args = f.args;
+            const pointer *out = pointers;
+            while (out->at != outputs[o] || out->from != FULL) ++out;
+            set_pointer(&args, out->offset, (char *)fixture_at(&f, SLOT_workspace) + at);
+            text_forget();
+            refused("in the workspace", call(&f, 0, &args), STW_E_INVALID, "attn_bwd", WORDS(out->name, "workspace"));
+            fixture_unchanged(&f, 0);
+        }
     stw_attn_args args = f.args;
     args.out = fixture_at(&f, SLOT_q);
     text_forget();

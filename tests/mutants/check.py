@@ -171,6 +171,7 @@ def main():
     parser.add_argument("--variant", default="cpu_portable_32x32")
     parser.add_argument("--only", help="names that contain this text")
     parser.add_argument("--stale", action="store_true", help="only look whether each old text is there once")
+    parser.add_argument("--of", type=int, default=1, help="a part of the rows, one of so many (STW_PART)")
     parser.add_argument("--short", action="store_true", help="the rows marked so")
     parser.add_argument("--without", help="names that do not contain this text")
     options = parser.parse_args()
@@ -178,6 +179,7 @@ def main():
                if (not options.without or options.without not in m["name"]) and (not options.short or m.get("short"))]
     if options.stale:
         return planted.report_stale(options.source, mutants)
+    mutants = planted.part(mutants, options.of)
     build = Build(options.source.resolve(), options.build.resolve(), options.loop, options.variant)
     build.clean = USUAL if options.without else ["--quick"]  # what passes where nothing is planted
     if all("test" in m for m in mutants):

@@ -23,6 +23,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -322,6 +326,43 @@ static void last_error_belongs_to_the_thread(void **state) {
     assert_string_equal(stw_last_error(), "again: of this thread: 5");
 }
 
+typedef struct failing_thread {
+    pthread_barrier_t *all;
+    int number, right;
+} failing_thread;
+
+static void *fail_beside_others(void *argument) {
+    failing_thread *self = argument;
+    char expected[32];
+    snprintf(expected, sizeof expected, "of thread %d", self->number);
+    self->right = !stw_last_error()[0];
+    stw_fail(STW_E_INVALID, "%s", expected);
+    pthread_barrier_wait(self->all);
+    self->right &= !strcmp(stw_last_error(), expected);
+    return NULL;
+}
+
+/* More threads than the texts that need no memory, all alive at once; a thread that ends gives its place back. */
+static void last_errors_of_many_threads(void **state) {
+    (void)state;
+    enum { THREADS = 40, ROUNDS = 3 };
+    pthread_t threads[THREADS];
+    failing_thread each[THREADS];
+    pthread_barrier_t all;
+    stw_fail(STW_E_INVALID, "of this thread");
+    pthread_barrier_init(&all, NULL, THREADS);
+    for (int round = 0; round < ROUNDS; ++round) {
+        for (int i = 0; i < THREADS; ++i) {
+            each[i] = (failing_thread){&all, i, 0};
+            assert_int_equal(pthread_create(&threads[i], NULL, fail_beside_others, &each[i]), 0);
+        }
+        for (int i = 0; i < THREADS; ++i) pthread_join(threads[i], NULL);
+        for (int i = 0; i < THREADS; ++i) assert_true(each[i].right);
+    }
+    pthread_barrier_destroy(&all);
+    assert_string_equal(stw_last_error(), "of this thread");
+}
+
 static void last_error_is_bounded(void **state) {
     (void)state;
     static char big[100000];
@@ -463,6 +504,125 @@ static void log_file_that_cannot_be_opened(void **state) {
     assert_log(text, "sternway: warn: still\n");
 }
 
+static void take_no_file(const char *path, const char *why) {
+    char text[512], expected[512];
+    stw_env env = {.log = STW_LOG_WARN};
+    snprintf(env.log_file, sizeof env.log_file, "%s", path);
+    snprintf(expected, sizeof expected,
+             "sternway: warn: STERNWAY_LOG_FILE %s: %s; the log goes to standard error\nsternway: warn: told\n", path,
+             why);
+    standard_error_of(&env, "told", text, sizeof text);
+    assert_log(text, expected);
+}
+
+/* Opening a FIFO waits for its reader. */
+static void log_files_that_would_hang(void **state) {
+    (void)state;
+    char folder[] = "/tmp/stw_log_XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    alarm(20);
+    take_no_file(folder, "it is a directory");
+    take_no_file("/dev/urandom", "it is a device");
+    snprintf(path, sizeof path, "%s/fifo", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    take_no_file(path, "it is a FIFO");
+    unlink(path);
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    int server = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(name.sun_path, sizeof name.sun_path, "%s/socket", folder);
+    assert_int_equal(bind(server, (struct sockaddr *)&name, sizeof name), 0);
+    take_no_file(name.sun_path, "it is a socket");
+    close(server);
+    unlink(name.sun_path);
+    rmdir(folder);
+    stw_log_configure(&(stw_env){.log = STW_LOG_WARN});
+    alarm(0);
+}
+
+/* Reads one line's worth of what stands at `file`. */
+static void read_log(int file, char *text, size_t capacity) {
+    ssize_t got = read(file, text, capacity - 1);
+    assert_true(got > 0);
+    text[got] = 0;
+}
+
+static void log_on_a_terminal_and_on_standard_error(void **state) {
+    (void)state;
+    char text[256];
+    stw_env env = {.log = STW_LOG_WARN};
+    alarm(20);
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(master >= 0 && !grantpt(master) && !unlockpt(master));
+    snprintf(env.log_file, sizeof env.log_file, "%s", ptsname(master));
+    int terminal = open(env.log_file, O_RDWR | O_NOCTTY);
+    struct termios raw;
+    assert_int_equal(tcgetattr(terminal, &raw), 0);
+    cfmakeraw(&raw);
+    assert_int_equal(tcsetattr(terminal, TCSANOW, &raw), 0);
+    stw_log_configure(&env);
+    stw_log(STW_LOG_WARN, "on a terminal");
+    read_log(master, text, sizeof text);
+    assert_log(text, "sternway: warn: on a terminal\n");
+    int ends[2], kept = dup(STDERR_FILENO);
+    assert_int_equal(pipe(ends), 0); /* a FIFO, but standard error's own */
+    dup2(ends[1], STDERR_FILENO);
+    strcpy(env.log_file, "/dev/stderr");
+    stw_log_configure(&env);
+    stw_log(STW_LOG_WARN, "on a pipe");
+    dup2(kept, STDERR_FILENO);
+    read_log(ends[0], text, sizeof text);
+    assert_log(text, "sternway: warn: on a pipe\n");
+    strcpy(env.log_file, "/dev/null");
+    standard_error_of(&env, "nowhere", text, sizeof text);
+    assert_string_equal(text, "");
+    stw_log_configure(&(stw_env){.log = STW_LOG_WARN});
+    alarm(0);
+    const int all[] = {master, terminal, ends[0], ends[1], kept};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) close(all[i]);
+}
+
+/* Is cancelled while it logs, in the write and in the caller's function, and ends behind the call. */
+static void *log_cancelled(void *calls) {
+    pthread_cancel(pthread_self());
+    stw_log(STW_LOG_WARN, "one");
+    ++*(int *)calls;
+    *(int *)calls += stw_log_try(STW_LOG_WARN, "two");
+    pthread_testcancel();
+    *(int *)calls = -1;
+    return NULL;
+}
+
+static void come_to_a_cancellation_point(void *user, stw_log_level level, const char *line) {
+    (void)level, (void)line;
+    pthread_testcancel();
+    ++*(int *)user;
+}
+
+static void log_is_not_left_locked_by_a_cancelled_thread(void **state) {
+    (void)state;
+    char text[128];
+    void *result = NULL;
+    pthread_t thread;
+    int calls = 0, told = 0;
+    stw_env env = {.log = STW_LOG_WARN, .log_file = "/dev/null"};
+    stw_log_configure(&env);
+    alarm(20);
+    for (int with_function = 0; with_function < 2; ++with_function) {
+        calls = 0;
+        stw_set_log(with_function ? come_to_a_cancellation_point : NULL, &told);
+        assert_int_equal(pthread_create(&thread, NULL, log_cancelled, &calls), 0);
+        pthread_join(thread, &result);
+        assert_ptr_equal(result, PTHREAD_CANCELED);
+        assert_int_equal(calls, 2);
+    }
+    assert_int_equal(told, 2);
+    stw_set_log(NULL, NULL);
+    env.log_file[0] = 0;
+    standard_error_of(&env, "still", text, sizeof text);
+    alarm(0);
+    assert_log(text, "sternway: warn: still\n");
+}
+
 /* A line that the disk has no room for is lost; its writer goes on. */
 static void log_file_without_room(void **state) {
     (void)state;
@@ -523,6 +683,46 @@ static void driver_that_nobody_touched(void **state) {
     assert_null(dso.soname);
 }
 
+static int starts;
+static stw_status start_and_be_cancelled(void) {
+    pthread_testcancel(); /* as drivers do, which open devices */
+    ++starts;
+    return STW_OK;
+}
+
+static void *start_cancelled(void *driver) {
+    pthread_cancel(pthread_self());
+    stw_driver_start(driver);
+    pthread_testcancel();
+    return NULL;
+}
+
+/* What fails to load is tried again: whatever the loader was short of may be there by then. Cancellation waits. */
+static void driver_that_loads_at_last(void **state) {
+    (void)state;
+    const char *names[] = {"libno-such-library.so.1"};
+    stw_driver driver = {.who = "late",
+                         .sonames = names,
+                         .soname_count = 1,
+                         .start = start_and_be_cancelled,
+                         .lock = PTHREAD_MUTEX_INITIALIZER};
+    pthread_t thread;
+    void *result = NULL;
+    for (int i = 0; i < 2; ++i) {
+        assert_int_equal(stw_driver_start(&driver), STW_E_NO_DRIVER);
+        assert_non_null(strstr(stw_last_error(), "late: no driver: libno-such-library.so.1: "));
+    }
+    names[0] = "libc.so.6";
+    alarm(20);
+    assert_int_equal(pthread_create(&thread, NULL, start_cancelled, &driver), 0);
+    pthread_join(thread, &result);
+    assert_ptr_equal(result, PTHREAD_CANCELED);
+    assert_int_equal(stw_driver_start(&driver), STW_OK);
+    alarm(0);
+    assert_int_equal(starts, 1);
+    stw_dso_close(&driver.dso);
+}
+
 static void libraries_are_opened_by_bare_names(void **state) {
     (void)state;
     static const char *const none[] = {"", "/lib/libc.so.6", "libno-such-library.so.1"};
@@ -571,16 +771,21 @@ int main(void) {
         cmocka_unit_test(numbers_that_are_no_element_type),
         cmocka_unit_test(types_of_attention),
         cmocka_unit_test(last_error_belongs_to_the_thread),
+        cmocka_unit_test(last_errors_of_many_threads),
         cmocka_unit_test(last_error_is_bounded),
         cmocka_unit_test(log_levels_and_function),
         cmocka_unit_test(log_file_with_pid),
         cmocka_unit_test(log_file_with_host_and_percent),
         cmocka_unit_test(log_lines_are_bounded),
         cmocka_unit_test(log_file_that_cannot_be_opened),
+        cmocka_unit_test(log_files_that_would_hang),
+        cmocka_unit_test(log_on_a_terminal_and_on_standard_error),
+        cmocka_unit_test(log_is_not_left_locked_by_a_cancelled_thread),
         cmocka_unit_test(log_file_without_room),
         cmocka_unit_test(numbers_of_small_files),
         cmocka_unit_test(text_of_small_files),
         cmocka_unit_test(driver_that_nobody_touched),
+        cmocka_unit_test(driver_that_loads_at_last),
         cmocka_unit_test(libraries_are_opened_by_bare_names),
         cmocka_unit_test(text_is_cut_and_counted),
     };

@@ -338,6 +338,28 @@ static void steps_fit_a_gpu(void **state) {
         }
 }
 
+/* Outer entries without a position take no CTA and no workspace. */
+static void empty_problems_take_no_cta(void **state) {
+    static const char *const lines[] = {
+        "jagged_softmax:bf16:c5l30t90i60:ragged",  "jagged_log_softmax:f16:c5l30t90i6:ragged",
+        "jagged_softmax:bf16:c5l30t90i60:outer",   "jagged_layer_norm:bf16:c5l30t90i60:ragged",
+        "jagged_rms_norm:f32:c5l60t200i512:gamma", "jagged_gelu:f32:c5l30t90i60",
+        "jagged_sum:bf16:c5l30t90i60:inner",       "jagged_to_padded:f32:c5l30t90i60p30"};
+    (void)state;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; ++i)
+        for (int without = 0; without < 2; ++without) {
+            stw_jagged_params p = params_of(lines[i]);
+            stw_jagged_steps steps;
+            int64_t *many = p.slabs > 1 ? &p.slabs : &p.rows_outer;
+            p.outer = *many = INT64_C(1) << 34;
+            if (without) p.components = 0;
+            else p.axis[0].total = 0;
+            stw_jagged_steps_of(&p, table_of(STW_BACKEND_CUDA, "sm80"), 108, &steps);
+            assert_in_range(steps.workspace, 0, 1 << 16);
+            for (uint32_t n = 0; n < steps.count; ++n) assert_in_range(steps.step[n].work_tiles, 0, 64);
+        }
+}
+
 /* The line that a plan prints of itself makes the same plan. */
 static void plans_tell_their_problem(void **state) {
     static const char *const lines[] = {"jagged_softmax:bf16:c5l30t90i60:inner:ds5:da4",
@@ -408,6 +430,7 @@ int main(void) {
         cmocka_unit_test(maps_go_by_rows_where_they_can),
         cmocka_unit_test(long_sums_are_cut),
         cmocka_unit_test(steps_fit_a_gpu),
+        cmocka_unit_test(empty_problems_take_no_cta),
         cmocka_unit_test(plans_tell_their_problem),
         cmocka_unit_test(explain_says_why),
     };

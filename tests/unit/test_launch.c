@@ -195,6 +195,39 @@ static void generous_maxima_cost_nothing(void **state) {
     }
 }
 
+/* As many sequences as there may be, without rows: a few CTAs, no workspace of each, kernels that loop over none. */
+static void empty_sequences_take_no_cta(void **state) {
+    (void)state;
+    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};
+    static const char *const problems[] = {
+        "attn_bwd:bf16:b2h4k2s5d64",
+        "attn_bwd:bf16:b2h4k2s5d64:det:sink",
+        "attn_bwd:f32:b2h4k2s5d64:biasf32_bhqk:grads_qkv",
+        "attn_bwd:f32:b2h4k2s5d64:biasf32_11qk:grads_qkvb",
+        "attn_bwd:f16:b2h4k2s5d128:dropout0.5",
+    };
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; ++i)
+        for (int a = 0; a < 4; ++a) {
+            const stw_attn_table *table = stw_attn_table_find(archs[a]);
+            stw_attn_params p = params_of(problems[i]);
+            p.batch = INT32_MAX;
+            p.max_seq_q = p.max_seq_kv = 0;
+            for (size_t v = 0; v < table->variant_count; ++v) {
+                stw_variant tile = tile_of(&table->variants[v]);
+                for (stw_attn_call call = STW_CALL_BWD; call <= STW_CALL_DROPOUT_MASK; ++call) {
+                    stw_attn_steps steps;
+                    stw_attn_launch l;
+                    if (call != STW_CALL_DROPOUT_MASK && stw_attn_tile_refusal(call, &tile, &p)) continue;
+                    stw_attn_steps_of(call, &tile, &p, a < 2 ? 32 : 64, &steps);
+                    stw_attn_launch_of(call, &tile, &p, a < 2 ? 32 : 64, (void *)BASE, &l);
+                    assert_in_range(steps.workspace, 0, 1 << 16);
+                    assert_int_equal(l.p.batch, 0);
+                    for (uint32_t s = 0; s < steps.count; ++s) assert_in_range(steps.step[s].work_tiles, 0, 64);
+                }
+            }
+        }
+}
+
 /* Beside each other: as many heads as fit, a part that divides them unless that is too small a part. */
 static void heads_beside_each_other(void **state) {
     (void)state;
@@ -210,9 +243,8 @@ static void heads_beside_each_other(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(generous_maxima_cost_nothing),
-        cmocka_unit_test(heads_beside_each_other),
-        cmocka_unit_test(places_hold_what_is_written),
+        cmocka_unit_test(empty_sequences_take_no_cta), cmocka_unit_test(generous_maxima_cost_nothing),
+        cmocka_unit_test(heads_beside_each_other),     cmocka_unit_test(places_hold_what_is_written),
         cmocka_unit_test(work_tiles_of_many_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void conditions_are_read(void **state) {
@@ -330,7 +331,27 @@ static void bad_tuning_files_name_the_line(void **state) {
     }
     assert_int_equal(stw_rules_load("cpu", "/nonexistent/rules", &rules), STW_E_INVALID);
     assert_non_null(strstr(stw_last_error(), "/nonexistent/rules"));
-    assert_int_equal(stw_rules_load("cpu", "/tmp", &rules), STW_E_INVALID); /* a directory */
+}
+
+/* Nothing but a regular file is opened: a FIFO would wait for its writer. */
+static void tuning_files_that_are_none(void **state) {
+    (void)state;
+    char folder[] = "/tmp/stw_rules_XXXXXX", fifo[64], text[256];
+    assert_non_null(mkdtemp(folder));
+    snprintf(fifo, sizeof fifo, "%s/fifo", folder);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    const char *const files[][2] = {{folder, "directory"}, {fifo, "FIFO"}, {"/dev/zero", "device"}};
+    stw_rules rules;
+    alarm(20);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; ++i) {
+        assert_int_equal(stw_rules_load("cpu", files[i][0], &rules), STW_E_INVALID);
+        snprintf(text, sizeof text, "STERNWAY_TUNING %s: it is a %s; accepted: a regular file", files[i][0],
+                 files[i][1]);
+        assert_string_equal(stw_last_error(), text);
+    }
+    alarm(0);
+    unlink(fifo);
+    rmdir(folder);
 }
 
 int main(void) {
@@ -346,6 +367,7 @@ int main(void) {
         cmocka_unit_test(rules_of_other_archs_are_skipped),
         cmocka_unit_test(tuning_files_have_a_size),
         cmocka_unit_test(bad_tuning_files_name_the_line),
+        cmocka_unit_test(tuning_files_that_are_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
