@@ -96,8 +96,8 @@ static int read_length(const unsigned char **in, const unsigned char *end, size_
     return 0;
 }
 
-/* `count` bytes that do not overlap, or that a match of 16 bytes back and more repeats. Where `room` bytes may be read and
- * written, short ones take two copies of a constant size: most sequences are short. */
+/* `count` bytes that do not overlap, or that a match of 16 bytes back and more repeats. Where `room` bytes may be read
+ * and written, short ones take two copies of a constant size: most sequences are short. */
 static void copy_short(unsigned char *out, const unsigned char *from, size_t count, size_t room) {
     if (count > 32 || room < 32) {
         for (; count > 16; count -= 16, out += 16, from += 16) memcpy(out, from, 16);
