@@ -106,20 +106,28 @@ endfunction()
 _stw_cached(_nvcc_cached nvcc)
 _stw_cached(_clang_cached clang)
 
-# Adds the image FILE, made by a custom command of the caller, and the target image-FILE, which makes it alone.
+# Adds the image FILE, made by a custom command of the caller, and the target image-FILE, which makes it alone. HIP's are
+# embedded packed (cmake/image_rows/pack.c): the device code of NVIDIA's compilers is packed by them.
 macro(_stw_image backend arch kind file)
     get_filename_component(_name ${file} NAME)
+    set(_embedded ${file})
+    if(${backend} STREQUAL "HIP")
+        set(_embedded ${file}.packed)
+        add_custom_command(OUTPUT ${_embedded} DEPENDS ${file} stw_image_pack COMMAND stw_image_pack ${file} ${_embedded}
+            COMMENT "Packing ${_name}" VERBATIM)
+    endif()
     if(_name MATCHES "^jagged")
         string(TOLOWER "stw_jagged_image_${backend}_${arch}_${kind}" _symbol)
-        list(APPEND _jagged_words ${backend} ${arch} ${kind} ${_symbol} ${file})
+        list(APPEND _jagged_words ${backend} ${arch} ${kind} ${_symbol} ${_embedded})
     else()
         string(TOLOWER "stw_image_${backend}_${arch}_${kind}" _symbol)
-        list(APPEND _image_words ${backend} ${arch} ${kind} ${_symbol} ${file})
+        list(APPEND _image_words ${backend} ${arch} ${kind} ${_symbol} ${_embedded})
     endif()
-    list(APPEND _image_files ${file})
+    list(APPEND _image_files ${_embedded})
     if(PROJECT_IS_TOP_LEVEL)
         add_custom_target(image-${_name} DEPENDS ${file})
     endif()
+    get_filename_component(_name ${_embedded} NAME)
     string(APPEND _image_asm
         "__asm__(\".pushsection .rodata\\n.balign 256\\n\"\n"
         "        \".globl ${_symbol}_begin\\n.hidden ${_symbol}_begin\\n${_symbol}_begin:\\n\"\n"

@@ -245,7 +245,7 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     if (tile->loop->gpu->whole) return w; /* all is in registers and shared memory */
     size_t blocks = (size_t)(p->heads_q * w.q_blocks), width = choice->width, bm = tile->bm;
     w.stats = take(&w, blocks * (2 * bm + STW_STATS_PAD) * sizeof(float));
-    w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);
+    w.dq = take(&w, choice->sums_dq || (p->outputs & STW_OUT_DQ) ? blocks * bm * width * sizeof(float) : 0);
     w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
     w.key_blocks = take(&w, (size_t)key_blocks_of(choice, p) * STW_KEY_BLOCK_BYTES);
     w.listed = take(&w, p->features & STW_FEAT_PACKED_KV
@@ -340,7 +340,7 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
         if (choice.exact) {
             step = add_step(steps, wave, step->work_tiles, step->block, step->smem);
             step->image = image_of(t);
-            name_step(steps, step, "stw_attn_bwd_%s_%s_exact", t->id, type);
+            name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice.exact);
         }
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);

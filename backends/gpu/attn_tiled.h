@@ -66,13 +66,14 @@ typedef struct stw_attn_choice {
     uint32_t early;   /* of that kernel, as in a step */
     uint32_t bn;      /* keys of a work tile of the main loop */
     uint32_t width;   /* columns of the dQ sums */
+    uint32_t sums_dq; /* it makes these sums even where nobody wants dQ */
     uint32_t smem;
     uint32_t loaders;          /* threads of a CTA beside the warps of the table */
     uint32_t dq_rows, vectors; /* of the launch; vectors: bits beyond those of the tensors */
     stw_attn_queued queued;
     const char *preprocess, *postprocess; /* whose kernels come before and behind the main loop; NULL: shared */
     uint32_t small_rows;                  /* query rows of a CTA of such kernels */
-    int exact; /* a kernel behind the main loop takes the work tiles that it has left alone */
+    const char *exact; /* NULL, or the mode of a kernel behind it, for the work tiles that it has left alone */
     stw_attn_split split;
     uint32_t key_rows; /* waves over a work tile's sums of dK and dV, for `split` */
 } stw_attn_choice;

@@ -73,3 +73,70 @@ uint64_t stw_image_hash(const unsigned char *begin, const unsigned char *end) {
 }
 
 int stw_image_intact(const stw_image *image) { return stw_image_hash(image->begin, image->end) == image->hash; }
+
+static int is_packed(const stw_image *image) {
+    return image->end - image->begin >= STW_PACKED_HEAD && !memcmp(image->begin, STW_PACKED_MAGIC, 8);
+}
+
+size_t stw_image_size(const stw_image *image) {
+    uint64_t size = 0;
+    if (!is_packed(image)) return (size_t)(image->end - image->begin);
+    for (int i = 7; i >= 0; --i) size = size << 8 | image->begin[8 + i];
+    return (size_t)size;
+}
+
+/* A length whose four bits were all set goes on in bytes, up to the first that is not 255. */
+static int read_length(const unsigned char **in, const unsigned char *end, size_t *length) {
+    if (*length < 15) return 1;
+    while (*in < end) {
+        unsigned char byte = *(*in)++;
+        *length += byte;
+        if (byte < 255) return 1;
+    }
+    return 0;
+}
+
+/* `count` bytes that do not overlap, or that a match of 16 bytes back and more repeats. Where `room` bytes may be read
+ * and written, short ones take two copies of a constant size: most sequences are short. */
+static void copy_short(unsigned char *out, const unsigned char *from, size_t count, size_t room) {
+    if (count > 32 || room < 32) {
+        for (; count > 16; count -= 16, out += 16, from += 16) memcpy(out, from, 16);
+        memcpy(out, from, count);
+        return;
+    }
+    memcpy(out, from, 16);
+    memcpy(out + 16, from + 16, 16);
+}
+
+int stw_image_unpack(const stw_image *image, unsigned char *out) {
+    const size_t size = stw_image_size(image);
+    const unsigned char *in = image->begin + STW_PACKED_HEAD, *end = image->end;
+    if (!is_packed(image)) {
+        memcpy(out, image->begin, size);
+        return 1;
+    }
+    size_t at = 0;
+    while (at < size && in < end) {
+        size_t literals = *in >> 4, match = *in & 15;
+        ++in;
+        if (!read_length(&in, end, &literals) || literals > (size_t)(end - in) || literals > size - at) return 0;
+        const size_t left = (size_t)(end - in), room = size - at;
+        copy_short(out + at, in, literals, room < left ? room : left);
+        in += literals;
+        at += literals;
+        if (at == size) return !match && in == end; /* the last sequence has no match */
+        if (end - in < 3) return 0;
+        const size_t back = in[0] | (size_t)in[1] << 8 | (size_t)in[2] << 16;
+        in += 3;
+        if (!read_length(&in, end, &match)) return 0;
+        match += STW_PACKED_MATCH;
+        if (!back || back > at || match > size - at) return 0;
+        if (back >= 16) {
+            copy_short(out + at, out + at - back, match, size - at);
+            at += match;
+        } else {
+            for (; match; --match, ++at) out[at] = out[at - back];
+        }
+    }
+    return at == size && in == end;
+}

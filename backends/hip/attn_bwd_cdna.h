@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass, for plain problems: 16-bit, no feature that touches single pairs, dQ, dK
- * and dV all wanted, rows that are whole vectors (backends/hip/attn_cdna.c). Every other problem takes the shared loop
- * (common/kernels/attn_bwd.h). Sums of dQ lie in the order of that loop; statistics are negated (STW_STATS_NEGATED).
+ * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, and to head dim 128
+ * deterministic mode, ALiBi or softcap (backends/hip/attn_cdna.c). Every other problem takes the shared loop
+ * (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that nobody wants, and sums
+ * of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop; statistics are negated
+ * (STW_STATS_NEGATED).
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
  * head of the group, 32 rows a step. S and dP of a step are made in two halves:
@@ -42,18 +44,20 @@
  * dV, reads of LDS in pairs, two ahead. From head dim 96 on: one wave a SIMD, up to 512 registers. 32, 64: two waves;
  * with 256 registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
- * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_scheduler.h: what
- * calls a step, dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the preprocess and postprocess kernels. */
+ * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap.
+ * attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16 of gfx90a. attn_bwd_cdna_scheduler.h: what calls a step,
+ * dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the preprocess and postprocess kernels. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_H
 #define STW_HIP_ATTN_BWD_CDNA_H
 
 #include "attn_bwd_cdna_scores.h"
 
 /* Shapes. BM queries of a step, BN keys of a workgroup; AT_*, ROW, SCORE_* and TRANSPOSED are bytes of LDS. */
-template <class T_, int HD_, int HD_V_ = HD_> struct attn_cdna {
+template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct attn_cdna {
     typedef T_ T;
     enum {
         HD = HD_,
+        MODE = MODE_,
         BM = 32,
         BN = (int)STW_CDNA_BN(HD_),
         HELD = (int)STW_CDNA_HELD(HD_),  /* queries in LDS at a time                 */
@@ -87,6 +91,7 @@ template <class T_, int HD_, int HD_V_ = HD_> struct attn_cdna {
     static_assert(AT_WORK_TILE + STW_CDNA_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
     static_assert(sizeof(attn_work_tile) <= STW_CDNA_WORK_TILE_BYTES, "a work tile has room");
     static_assert(AT_QT % 1024 == 0, "places of statistics follow from those of Q^T");
+    static_assert(MODE == CDNA_PLAIN || PARTS == 1, "a turn is passed on once a step");
     static_assert(IN_AGPRS || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
 };
 
@@ -124,10 +129,20 @@ template <class C> struct attn_cdna_loop {
     attn_cdna_queries<C> queries;
     attn_cdna_stats<C> stats;
     attn_cdna_dq<C> dq;
+    attn_cdna_turn<C> turn;
     attn_cdna_ahead<C> ahead;
     attn_cdna_scoring scoring;
+    attn_cdna_feature<C> feature;
     uint64_t subnormal_steps; /* of those that attn_cdna_steps_of counts, a bit each */
     bool subnormal_keys;      /* K or V                                             */
+    int wave;                 /* of modes other than CDNA_PLAIN                     */
+
+    /* The thread's number; kernels that have no register to keep it in make it anew. */
+    DEV_METHOD int thread() const {
+        if constexpr (C::MODE == CDNA_PLAIN) return cdna_opaque((int)dev_thread());
+        const uint32_t all = cdna_opaque(~0u);
+        return 64 * wave + (int)__builtin_amdgcn_mbcnt_hi(all, __builtin_amdgcn_mbcnt_lo(all, 0));
+    }
 
     DEV_METHOD void clear() {
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
@@ -158,17 +173,22 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     enum { HALVES = C::HALVES / C::PARTS, FRAGMENTS = C::BN / 32 };
     constexpr int P = C::PIECES, V = C::PIECES_V, LAST = C::HELD / 16 - 1;
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
+    constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
     leaf_f4 lse = w.lds.read_stats(first, 0), delta = w.lds.read_stats(first, 1);
+    auto lift_stats = [&] {
+        if constexpr (LIFTED) lse += (leaf_f4)10.0f, delta *= (leaf_f4)0x1p20f;
+    };
     rows_stream rows(w.lds);
     attn_cdna_scores<KIND, C> t;
     DEV_UNROLL_FOR (int half = 0; half <= LAST; ++half) {
         const int at = half * 2 * (P + V);
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
-        auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, lse, piece); });
+        auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, w.feature, lse, piece); });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
-        t.enter(w.scoring, block, first + half);
+        t.enter(w.scoring, w.feature, block, first + half);
+        lift_stats();
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
         mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
@@ -179,15 +199,22 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
         if (half < LAST) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
     }
+    w.turn.acknowledge();
     cdna_barrier(); /* all waves have written dS and read Q and dO */
+    w.turn.pass_on();
+    w.turn.look();
     ds_stream ds(w.lds);
     leaf_f4 dq[HALVES][C::COLUMNS];
     auto add = [&](int half) {
+        if (half == 0 || HALVES == 1) w.turn.wait();
+        if constexpr (LIFTED)
+            DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.scoring.to_sums;
         if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
         else w.dq.add(dq[half], part + half, false);
     };
     const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
     auto put_next_rows = cdna_behind_fragment([&](int j) {
+        if (LIFTED && j == 0) w.queries.lift(w.ahead);
         DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i)
             if (i * P / (2 * C::UNITS) == j) w.queries.put(w.ahead, i);
         if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.lds);
@@ -207,13 +234,15 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
     add(HALVES - 1);
     if (part == C::PARTS - 1) w.dq.next();
+    w.turn.next();
     cdna_barrier(); /* all waves have written the next rows and read dS */
 }
 
 /* One query block of 32 rows; `step`: its bit of subnormal_steps. */
 template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, int block, int step) {
     constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
-    const bool subnormal = KIND == CDNA_EXACT || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
+    const bool subnormal =
+        (KIND == CDNA_EXACT && FLUSHES) || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
     if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
     DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part) attn_cdna_part<KIND>(w, block, part, subnormal);
 }

@@ -208,6 +208,10 @@ template <class C> struct attn_cdna_queries {
             at[s] += step_bytes[s / STRIPS];
         }
     }
+    DEV_FN void lift(attn_cdna_ahead<C> &ahead) {
+        DEV_UNROLL_FOR (int s = 0; s < UNITS; ++s)
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r) ahead.rows[s][r] = cdna_lift(ahead.rows[s][r]);
+    }
     /* Rows before the first that sees a key may hold anything: they become zero. */
     DEV_FN void clear_before(attn_cdna_ahead<C> &ahead, int low) {
         DEV_UNROLL_FOR (int s = 0; s < UNITS; ++s)

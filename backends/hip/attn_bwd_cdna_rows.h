@@ -49,14 +49,16 @@ template <int WORDS> DEV_FN uint32_t attn_cdna_rows_look(const leaf_u4 (&x)[WORD
                                                    : 0;
 }
 
-template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, char *smem) {
+/* ORDERED: of deterministic mode. A kernel of its own: in one for both the other modes took half more instructions. */
+template <class C, bool ORDERED> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     enum { PIECES = (C::HD + 63) / 64 }; /* of 16 bytes a thread; eight threads a row */
     constexpr bool LOOKS = !dev_is_f16<T>::yes, FLUSHES = dev_flushes<T>::yes; /* attn_bwd_subnormal.h */
+    constexpr bool LIFTS = attn_lifts<T>::yes, READS_Q = FLUSHES || LIFTS;
     const stw_attn_params &p = l.p;
     if (dev_cta() == l.work_tiles - 1) {
         if (dev_thread() == 0) attn_reset_tile_counters<T>(l);
-        attn_check(p, smem, nullptr);
+        attn_check(p, smem, ORDERED ? l.unordered : nullptr);
     }
     if (dev_cta() >= l.work_tiles - 1) return;
     if (dev_cta() < l.lists) {
@@ -74,7 +76,7 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
                                       cdna_extent(end, p.dout.seq, (uint32_t)cols));
     const int q_cols = (int)p.head_dim_qk;
     const uint16_t *q_rows = (const uint16_t *)p.q.data + dev_row(p.q, u.b, u.h, at);
-    cdna_buffer q = cdna_buffer_of(q_rows, FLUSHES ? cdna_extent(end, p.q.seq, (uint32_t)q_cols) : 0);
+    cdna_buffer q = cdna_buffer_of(q_rows, READS_Q ? cdna_extent(end, p.q.seq, (uint32_t)q_cols) : 0);
     cdna_buffer out = cdna_buffer_of((const uint16_t *)p.out.data + dev_row(p.out, u.b, u.h, at),
                                      cdna_extent(end, p.out.seq, (uint32_t)cols));
     cdna_buffer lse = cdna_buffer_of((const float *)p.lse.data + dev_row(p.lse, u.b, u.h, lse_at),
@@ -91,9 +93,11 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
     uint32_t marks = 0,
              of_q = 0; /* a bit a block: of this wave's rows one has an infinite LSE; times CDNA_ROWS_*: dO, and Q */
     cdna_least least = {(leaf_us2)0xffff};
+    cdna_most most = {(leaf_us2)0};
+    float square = 0.0f, delta = 0.0f; /* the largest: of a lane's part of a row of dO; |D| */
     struct rows {
         float lse;
-        leaf_u4 dout[PIECES], out[PIECES], q[FLUSHES ? PIECES : 1];
+        leaf_u4 dout[PIECES], out[PIECES], q[READS_Q ? PIECES : 1];
     } next;
     auto fetch = [&](int first) {
         next.lse = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(lse, from_lse, 0, 0));
@@ -101,7 +105,7 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
             bool live = row + first >= low && sub * 8 + j * 64 < cols;
             next.dout[j] = __builtin_amdgcn_raw_buffer_load_b128(dout, live ? from_dout + j * 128 : CDNA_NOWHERE, 0, 0);
             next.out[j] = __builtin_amdgcn_raw_buffer_load_b128(out, live ? from_out + j * 128 : CDNA_NOWHERE, 0, 0);
-            if constexpr (FLUSHES) {
+            if constexpr (READS_Q) {
                 live = row + first >= low && sub * 8 + j * 64 < q_cols;
                 next.q[j] = __builtin_amdgcn_raw_buffer_load_b128(q, live ? from_q + j * 128 : CDNA_NOWHERE, 0, 0);
             }
@@ -127,6 +131,18 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
         float d = sum.x + sum.y;
         DEV_UNROLL_FOR (int s = 0; s < 3; ++s)
             d += __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(beside[s], __builtin_bit_cast(int, d)));
+        if constexpr (LIFTS) {
+            leaf_f2 squares = {0.0f, 0.0f};
+            DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
+                DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
+                    const leaf_f2 pair = cdna_pair(T(), now.dout[j][e]);
+                    squares = __builtin_elementwise_fma(pair, pair, squares);
+                    most.add(now.dout[j][e]);
+                    most.add(now.q[j][e]);
+                }
+            square = fmaxf(square, squares.x + squares.y);
+            delta = fmaxf(delta, fabsf(d));
+        }
         bool infinite = row + 32 * c >= used || __builtin_fabsf(now.lse) == dev_infinity();
         float negated = now.lse != now.lse ? __builtin_nanf("") : now.lse * -DEV_LOG2E;
         if (sub == 0) {
@@ -147,6 +163,12 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
     }
     if (FLUSHES && least.flushed()) marks |= CDNA_ROWS_FLUSHED;
     uint32_t(*all)[2] = (uint32_t(*)[2])(void *)smem;
+    float(*bounds)[2] = (float(*)[2])(void *)(smem + 4 * sizeof *all);
+    if constexpr (LIFTS) {
+        square = most.large() ? dev_infinity() : dev_wave_max(square);
+        delta = dev_wave_max(delta);
+        if (lane == 0) bounds[wave][0] = square, bounds[wave][1] = delta;
+    }
     if (lane == 0) all[wave][0] = marks, all[wave][1] = of_q;
     dev_barrier();
     if (t >= blocks) return;
@@ -155,7 +177,19 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
     auto subnormal = [](uint32_t x) { return (x & (CDNA_ROWS_ANY | CDNA_ROWS_COUNT)) == CDNA_ROWS_ANY; };
     bool flushed = (all[0][0] | all[1][0] | all[2][0] | all[3][0]) &
                    CDNA_ROWS_FLUSHED; /* marks all blocks: the main loop asks for any */
+    /* nobody has added yet, and the last key block begins */
+    if constexpr (ORDERED)
+        l.dq_semaphore[u.block + t] = (uint32_t)stw_key_blocks(&u.seq, C::BM, l.bn, u.row0 / C::BM + t).end;
     stats[t * C::STATS + 64] = marks & 1 ? 1.0f : 0.0f;
+    if constexpr (LIFTS) { /* of all blocks together; eight lanes have a row of dO */
+        DEV_UNROLL_FOR (int w = 0; w < 4; ++w) {
+            square = fmaxf(square, bounds[w][0]);
+            delta = fmaxf(delta, bounds[w][1]);
+        }
+        stats[t * C::STATS + 65] = __builtin_amdgcn_sqrtf(8.0f * square);
+        stats[t * C::STATS + 66] = delta;
+        return;
+    }
     stats[t * C::STATS + 65] = LOOKS && (subnormal(marks) || subnormal(of_q) || flushed) ? 1.0f : 0.0f;
 }
 

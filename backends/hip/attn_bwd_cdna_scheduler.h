@@ -6,7 +6,7 @@
 #ifndef STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 #define STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 
-#include "attn_bwd_cdna.h"
+#include "attn_bwd_cdna_lift.h"
 
 /* K or V holds an element that counts (attn_bwd_subnormal.h): ordinary data has one in the first word of some lane. */
 template <int TILES, int PIECES> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[TILES][PIECES][2]) {
@@ -34,20 +34,23 @@ template <int TILES, int PIECES> DEV_FN bool attn_cdna_flushed(const leaf_u2 (&x
 }
 
 /* Query head h, from block `first` on: its first rows are in LDS and the next ones on their way. */
-template <class C>
+template <bool LIFTED, class C>
 DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h, int first, int end) {
     cdna_launch l = cdna_launch_again();
-    int thread = cdna_opaque((int)dev_thread()), lane = thread & 63;
+    int thread = w.thread(), lane = thread & 63;
     int64_t b = dev_uniform(u.b), row = dev_uniform(u.seq.q.first), at = h * l->q_blocks + dev_uniform(u.seq.q_block);
     w.queries.enter_head(l, u, b, row, h, first, thread);
     w.stats.from = cdna_buffer_of(l->stats + at * C::STATS, end * C::STATS * 4);
     w.stats.at = (uint32_t)(first * C::STATS * 4 + lane * 4);
     w.dq.enter_head(l->dq + at * (C::BM * C::HD), first, thread);
+    w.feature.enter_head(u, l, h);
+    w.turn.enter_head(l->dq_semaphore + at + first);
     w.queries.fetch(w.ahead);
     w.stats.fetch(w.ahead);
     int t = C::TENSORS == 2 ? thread : thread & 127, group = t / C::FOURS;
     int low = (int)dev_uniform(u.seq.q_low) - (first * C::BM + 4 * group);
     if (dev_uniform(u.seq.q_low) > first * C::BM) w.queries.clear_before(w.ahead, low);
+    if (LIFTED) w.queries.lift(w.ahead);
     DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i) w.queries.put(w.ahead, i);
     w.stats.put(w.ahead, w.lds);
     w.queries.fetch(w.ahead);
@@ -69,7 +72,7 @@ DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits :
 template <class C>
 DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
     int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end);
-    int thread = cdna_opaque((int)dev_thread());
+    int thread = w.thread();
     int mine = block + (thread & 63);
     uint32_t marks_at = (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4);
     leaf_u2 marks = __builtin_amdgcn_raw_buffer_load_b64(w.stats.from, marks_at, 0, 0);
@@ -82,80 +85,109 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     return {block + (n < most ? n : most), block + (m < most ? m : most), block + (k < most ? k : most)};
 }
 
-/* Of dK and dV the last 32 columns, where these are half of 64: two tiles hold two neighbouring columns. */
-template <class C, bool PART>
-DEV_FN void attn_cdna_store_last(const attn_cdna_loop<C> &w, cdna_buffer to_k, cdna_buffer to_v, int used, int n,
-                                 int key0, int k_stride, int v_stride) {
-    typedef typename C::T T;
+/* Where dK or dV goes, from the work tile's first key on. What nobody wants has no rows: its stores are dropped. */
+struct attn_cdna_output {
+    cdna_buffer to, sum; /* `sum`: f32 that is added to; else nothing, which reads as zeros */
+    int stride, cols, used;
+    leaf_f2 scale;
+};
+
+/* Rows up to the sequence's end; where sums are added to what is there, keys in use alone. T: of the tensor. */
+template <class T, class C>
+DEV_FN attn_cdna_output attn_cdna_output_of(const attn_work_tile &u, cdna_tensor &t, uint32_t output, uint32_t cols,
+                                            float scale, int used) {
     cdna_launch l = cdna_launch_again();
-    const leaf_f2 scale = (leaf_f2)l->p.scale;
-    const int first = C::HD - 32, t = C::HD / 16 - 2, col = first + 4 * (n & 7) + 2 * (n >> 3);
-    const uint32_t k_at = col < (int)l->p.head_dim_qk ? (uint32_t)(key0 * k_stride + col) * 2 : CDNA_NOWHERE;
-    const uint32_t v_at = col < (int)l->p.head_dim_v ? (uint32_t)(key0 * v_stride + col) * 2 : CDNA_NOWHERE;
-    DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
-            uint32_t x = cdna_operand(T(), leaf_f2{w.dk[i][t][r], w.dk[i][t + 1][r]} * scale);
-            uint32_t y = cdna_operand(T(), leaf_f2{w.dv[i][t][r], w.dv[i][t + 1][r]});
-            if (PART && key0 + 16 * i + r >= used) x = y = 0;
-            __builtin_amdgcn_raw_buffer_store_b32(x, to_k, k_at + (uint32_t)((16 * i + r) * k_stride * 2), 0, 0);
-            __builtin_amdgcn_raw_buffer_store_b32(y, to_v, v_at + (uint32_t)((16 * i + r) * v_stride * 2), 0, 0);
-        }
+    const int64_t j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
+    const bool adds = sizeof(T) == 4 && (l->p.accumulate & output);
+    const int end = adds ? used : (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0), stride = (int)t.seq;
+    const int bytes = l->p.outputs & output ? cdna_extent(end, stride, cols) * (int)(sizeof(T) / 2) : 0;
+    const char *first =
+        (const char *)t.data + cdna_row(t, dev_uniform(u.b), dev_uniform(u.kv_head), row) * (int)sizeof(T);
+    return {
+        cdna_buffer_of(first, bytes), cdna_buffer_of(first, adds ? bytes : 0), stride, (int)cols, used, (leaf_f2)scale};
 }
 
-/* dK or dV in whole pieces of 64 columns, of which four tiles hold four neighbouring columns. */
+/* Neighbouring columns of a row, two or four. */
+template <class T> DEV_FN void attn_cdna_put(T, const attn_cdna_output &o, uint32_t at, leaf_f2 x) {
+    __builtin_amdgcn_raw_buffer_store_b32(cdna_operand(T(), x), o.to, at, 0, 0);
+}
+DEV_FN void attn_cdna_put(float, const attn_cdna_output &o, uint32_t at, leaf_f2 x) {
+    x += __builtin_bit_cast(leaf_f2, __builtin_amdgcn_raw_buffer_load_b64(o.sum, at, 0, 0));
+    __builtin_amdgcn_raw_buffer_store_b64(__builtin_bit_cast(leaf_u2, x), o.to, at, 0, 0);
+}
+template <class T> DEV_FN void attn_cdna_put(T, const attn_cdna_output &o, uint32_t at, leaf_f4 x) {
+    const leaf_u2 row = {cdna_operand(T(), x.xy), cdna_operand(T(), x.zw)};
+    __builtin_amdgcn_raw_buffer_store_b64(row, o.to, at, 0, 0);
+}
+DEV_FN void attn_cdna_put(float, const attn_cdna_output &o, uint32_t at, leaf_f4 x) {
+    x += __builtin_bit_cast(leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(o.sum, at, 0, 0));
+    __builtin_amdgcn_raw_buffer_store_b128(__builtin_bit_cast(leaf_u4, x), o.to, at, 0, 0);
+}
+
+/* dK or dV: of whole pieces of 64 columns four tiles hold four neighbouring columns; of the last 32, where these are
+ * half of 64, two tiles hold two. PART: some keys are not in use, and get zeros. */
 template <class T, bool PART, int TILES, int COLUMNS>
-DEV_FN void attn_cdna_store_columns(const leaf_f4 (&sums)[TILES][COLUMNS], cdna_buffer to, leaf_f2 scale, int used,
-                                    int n, int key0, int stride, int cols) {
-    DEV_UNROLL_FOR (int j = 0; j + 3 < COLUMNS; j += 4) {
-        const int col = 16 * j + 4 * n;
-        const uint32_t at = col < cols ? (uint32_t)(key0 * stride + col) * 2 : CDNA_NOWHERE;
+DEV_FN void attn_cdna_store_sums(const leaf_f4 (&sums)[TILES][COLUMNS], const attn_cdna_output &o, int n, int key0) {
+    auto store = [&](int col, auto &&columns_of) {
+        const uint32_t at = col < o.cols ? (uint32_t)(key0 * o.stride + col) * (uint32_t)sizeof(T) : CDNA_NOWHERE;
         DEV_UNROLL_FOR (int i = 0; i < TILES; ++i)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
-                const leaf_f4 *x = &sums[i][j];
-                leaf_u2 row = {cdna_operand(T(), leaf_f2{x[0][r], x[1][r]} * scale),
-                               cdna_operand(T(), leaf_f2{x[2][r], x[3][r]} * scale)};
-                if (PART && key0 + 16 * i + r >= used) row = leaf_u2{0, 0};
-                __builtin_amdgcn_raw_buffer_store_b64(row, to, at + (uint32_t)((16 * i + r) * stride * 2), 0, 0);
+                auto row = columns_of(i, r);
+                if (PART && key0 + 16 * i + r >= o.used) row = decltype(row)(0.0f);
+                attn_cdna_put(T(), o, at + (uint32_t)((16 * i + r) * o.stride * (int)sizeof(T)), row);
             }
-    }
+    };
+    enum { LAST = COLUMNS - 2 };
+    if constexpr (COLUMNS % 4)
+        store(16 * LAST + 4 * (n & 7) + 2 * (n >> 3),
+              [&](int i, int r) { return leaf_f2{sums[i][LAST][r], sums[i][LAST + 1][r]} * o.scale; });
+    DEV_UNROLL_FOR (int j = 0; j + 3 < COLUMNS; j += 4)
+        store(16 * j + 4 * n, [&](int i, int r) {
+            const leaf_f4 *x = &sums[i][j];
+            const leaf_f2 low = leaf_f2{x[0][r], x[1][r]} * o.scale, high = leaf_f2{x[2][r], x[3][r]} * o.scale;
+            return leaf_f4{low.x, low.y, high.x, high.y};
+        });
 }
 
-/* dK and dV: sums for keys in use, zeros up to the sequence's end. */
-template <class C, bool PART>
-DEV_FN void attn_cdna_store_rows(const attn_cdna_loop<C> &w, const attn_work_tile &u, int used) {
+/* dK and dV, of T or f32: sums for keys in use, zeros up to the sequence's end. */
+template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const attn_work_tile &u) {
     typedef typename C::T T;
     cdna_launch l = cdna_launch_again();
-    int thread = cdna_opaque((int)dev_thread()), n = thread & 15, g = thread >> 4 & 3, wave = dev_uniform(thread >> 6);
-    int64_t b = dev_uniform(u.b), j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
-    int h = dev_uniform(u.kv_head), end = (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0);
-    int k_cols = (int)l->p.head_dim_qk, v_cols = (int)l->p.head_dim_v;
-    int k_stride = (int)l->p.dk.seq, v_stride = (int)l->p.dv.seq;
-    cdna_buffer to_k = attn_cdna_buffer(l->p.dk, b, h, row, end, k_stride, k_cols);
-    cdna_buffer to_v = attn_cdna_buffer(l->p.dv, b, h, row, end, v_stride, v_cols);
-    const leaf_f2 scale = (leaf_f2)l->p.scale;
-    const int key0 = C::KEYS * wave + 4 * g;
-    if constexpr (C::PIECES % 2) attn_cdna_store_last<C, PART>(w, to_k, to_v, used, n, key0, k_stride, v_stride);
-    attn_cdna_store_columns<T, PART>(w.dk, to_k, scale, used, n, key0, k_stride, k_cols);
-    attn_cdna_store_columns<T, PART>(w.dv, to_v, leaf_f2{1, 1}, used, n, key0, v_stride, v_cols);
-}
-
-template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const attn_work_tile &u) {
-    int used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - dev_uniform(u.j0), 0, C::BN);
-    if (used < C::BN) attn_cdna_store_rows<C, true>(w, u, used);
-    else attn_cdna_store_rows<C, false>(w, u, used);
+    const int thread = w.thread(), n = thread & 15, key0 = C::KEYS * dev_uniform(thread >> 6) + 4 * (thread >> 4 & 3);
+    const int used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - dev_uniform(u.j0), 0, C::BN);
+    auto store = [&](auto &sums, cdna_tensor &t, uint32_t output, uint32_t dtype, uint32_t cols, float scale) {
+        if (dtype == STW_F32)
+            attn_cdna_store_sums<float, true>(sums, attn_cdna_output_of<float, C>(u, t, output, cols, scale, used), n,
+                                              key0);
+        else if (used < C::BN)
+            attn_cdna_store_sums<T, true>(sums, attn_cdna_output_of<T, C>(u, t, output, cols, scale, used), n, key0);
+        else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T, C>(u, t, output, cols, scale, used), n, key0);
+    };
+    store(w.dk, l->p.dk, STW_OUT_DK, l->p.dk_dtype, l->p.head_dim_qk, l->p.scale);
+    store(w.dv, l->p.dv, STW_OUT_DV, l->p.dv_dtype, l->p.head_dim_v, 1.0f);
 }
 
 /* The scheduler: the query heads of the group, and of each the query blocks first .. end - 1. */
 template <bool EXACT, class C>
-DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, int wave, int lane) {
+DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, float bound, int first, int end, int wave,
+                               int lane) {
+    constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     cdna_launch l = cdna_launch_again();
     w.scoring.set(u, l, C::BN, wave, lane);
+    w.feature.set(u, l, w.scoring.high);
+    if constexpr (LIFTED) {
+        w.scoring.lift(bound);
+        w.feature.lift();
+    }
+    if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
+    w.turn.enter_work_tile(u, wave);
     int h = dev_uniform(u.kv_head) * (int)l->p.group, head_end = h + (int)l->p.group;
     do {
-        attn_cdna_enter(w, u, h, first, end);
+        attn_cdna_enter<LIFTED>(w, u, h, first, end);
         int block = first;
         if constexpr (EXACT) {
             for (; block < end; ++block) attn_cdna_step<CDNA_EXACT>(w, block, 0);
+            w.turn.leave_head();
             continue;
         }
         do {
@@ -165,6 +197,7 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, in
             for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
             for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
         } while (block < end);
+        w.turn.leave_head();
     } while (++h < head_end);
 }
 
@@ -200,25 +233,45 @@ template <class C> DEV_FN bool attn_cdna_rows_marked(const attn_work_tile &u, in
     return __builtin_amdgcn_ballot_w64(marked) != 0;
 }
 
-/* A work tile that some query meets: all its steps, and its dK and dV. */
+/* A work tile that some query meets: all its steps, and its dK and dV. `bound`: of dS (attn_bwd_cdna_lift.h). */
 template <bool EXACT, class C>
-DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, char *smem, int wave,
-                                int lane) {
+DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, float bound, int first, int end,
+                                char *smem, int wave, int lane) {
     cdna_lds *lds = (cdna_lds *)(DEV_SHARED void *)smem;
     w.lds.set(lds, wave, lane);
     w.queries.set_places(lds, (int)dev_thread(), wave);
     w.clear();
-    attn_cdna_schedule<EXACT>(w, u, first, end, wave, lane);
+    attn_cdna_schedule<EXACT>(w, u, bound, first, end, wave, lane);
+    if constexpr (attn_lifts<typename C::T>::yes && !EXACT)
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
+            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.scoring.to_sums;
+            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= (leaf_f4)0x1p-20f;
+        }
     attn_cdna_store(w, u);
+}
+
+/* A work tile is left to the exact kernel: one thread lists it. In deterministic mode others wait for its turns, so it
+ * is done at once. */
+template <class C>
+DEV_FN void attn_cdna_leave(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, char *smem, int wave,
+                            int lane) {
+    if constexpr (C::MODE == CDNA_ORDERED) {
+        attn_cdna_work_tile<true>(w, u, 0.0f, first, end, smem, wave, lane);
+        return;
+    }
+    cdna_launch l = cdna_launch_again();
+    const uint64_t tile = (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
+    if (dev_thread() == 0) l->tile_counter[2 + dev_fetch_add(l->tile_counter + 1, 1)] = tile;
 }
 
 /* The main kernel: a workgroup takes one work tile. */
 template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, char *smem) {
     attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_WORK_TILE);
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    attn_work_tile_take_now(u, launch, wave, lane);
+    attn_work_tile_take_now<C::MODE == CDNA_ORDERED>(u, launch, wave, lane);
     if (!u.live) return;
     attn_cdna_loop<C> w;
+    w.wave = wave;
     int first = dev_uniform(u.first), end = dev_uniform(u.end);
     if (first >= end) {
         w.clear();
@@ -228,14 +281,21 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     w.keys.load(u, wave, lane);
     w.subnormal_keys = attn_cdna_look_at_keys<C>(w, u, lane);
     if constexpr (dev_flushes<typename C::T>::yes) {
-        if (w.subnormal_keys || attn_cdna_rows_marked<C>(u, first, end, lane)) { /* left to the exact kernel */
-            cdna_launch l = cdna_launch_again();
-            const uint64_t tile = (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
-            if (dev_thread() == 0) l->tile_counter[2 + dev_fetch_add(l->tile_counter + 1, 1)] = tile;
+        if (w.subnormal_keys || attn_cdna_rows_marked<C>(u, first, end, lane)) {
+            attn_cdna_leave(w, u, first, end, smem, wave, lane);
             return;
         }
     }
-    attn_cdna_work_tile<false>(w, u, first, end, smem, wave, lane);
+    float bound = 0.0f;
+    if constexpr (attn_lifts<typename C::T>::yes) {
+        bound = attn_cdna_ds_bound<C>(u, attn_cdna_values_norm<C>(w.keys, u, lane), first, end, lane);
+        if (!(bound < 0x1p15f)) {
+            attn_cdna_leave(w, u, first, end, smem, wave, lane);
+            return;
+        }
+        attn_cdna_lift_keys<C>(w.keys);
+    }
+    attn_cdna_work_tile<false>(w, u, bound, first, end, smem, wave, lane);
 }
 
 /* The work tiles that the main loop has left alone: every product as f32, a quarter as fast. */
@@ -252,9 +312,10 @@ template <class C> DEV_FN void attn_cdna_exact(const stw_attn_launch &launch, ch
     dev_copy_wait();
     dev_barrier();
     attn_cdna_loop<C> w;
+    w.wave = wave;
     w.keys.load(u, wave, lane);
     w.subnormal_keys = true;
-    attn_cdna_work_tile<true>(w, u, dev_uniform(u.first), dev_uniform(u.end), smem, wave, lane);
+    attn_cdna_work_tile<true>(w, u, 0.0f, dev_uniform(u.first), dev_uniform(u.end), smem, wave, lane);
 }
 
 #endif

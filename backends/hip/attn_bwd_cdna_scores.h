@@ -6,7 +6,7 @@
 #ifndef STW_HIP_ATTN_BWD_CDNA_SCORES_H
 #define STW_HIP_ATTN_BWD_CDNA_SCORES_H
 
-#include "attn_bwd_cdna_loads.h"
+#include "attn_bwd_cdna_features.h"
 
 /* What a step must mind, from the least to the most: nothing, all its pairs are in sight; pairs right of a bound; pairs
  * left of one too, rows of infinite LSE, and sums of dQ that may be subnormal; all that, and products that may lose
@@ -19,13 +19,15 @@ struct attn_cdna_scoring {
     float scale_log2; /* scale log2(e) */
     int distance;     /* of the lane's first row of block 0 and its key of tile 0 */
     int span;
-    int keys_left; /* in use, from the lane's key of tile 0 on */
-    bool bounded;  /* the mask has a left bound                */
+    int keys_left;        /* in use, from the lane's key of tile 0 on */
+    int high;             /* right bound of the row at distance 0, from the first key on */
+    bool bounded;         /* the mask has a left bound                                   */
+    float to_ds, to_sums; /* f16 of gfx90a (attn_bwd_cdna_lift.h): P (dP - delta) to dS, dS K to what is added to dQ */
 
     DEV_METHOD void set(const attn_work_tile &u, cdna_launch l, int keys, int wave, int lane) {
         const int64_t far = INT64_C(1) << 28;
         int64_t j0 = dev_uniform(u.j0);
-        int high = (int)stw_clamp_i64(dev_uniform(u.seq.band.high) - j0, -far, far);
+        high = (int)stw_clamp_i64(dev_uniform(u.seq.band.high) - j0, -far, far);
         int low = (int)stw_clamp_i64(dev_uniform(u.seq.band.low) - j0, -far, far);
         int key = keys / 4 * wave + lane % 16;
         scale_log2 = l->p.scale * DEV_LOG2E;
@@ -34,6 +36,13 @@ struct attn_cdna_scoring {
         bounded = low > -far;
         keys_left = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, keys) - key;
     }
+    /* dS is at most `bound`. Factors: 2^10 of P and of each tensor, 2^e of dS. */
+    DEV_METHOD void lift(float bound) {
+        const int above = dev_uniform((int)__builtin_amdgcn_frexp_expf(bound)), e = 15 - (above > -60 ? above : -60);
+        scale_log2 *= 0x1p-20f;
+        to_ds = __builtin_bit_cast(float, (127 + e - 30) << 23); /* made so, they stay in scalar registers */
+        to_sums = __builtin_bit_cast(float, (127 - 10 - e) << 23);
+    }
 };
 
 /* Scores of 16 queries and the wave's keys: TILES tiles, of which the lane has key n and queries 4 g .. 4 g + 3.
@@ -41,16 +50,22 @@ struct attn_cdna_scoring {
  * dS. */
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
+    enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT };
     enum { TILES = C::TILES, MASKED = KIND != CDNA_INNER, ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT };
     leaf_f4 s[TILES], dp[TILES];
     leaf_u2 p16[TILES], ds16[TILES]; /* P and dS in T: the operands P^T and dS^T */
     leaf_f2 p[2 * TILES], ds[2 * TILES];
+    float to_ds;               /* attn_cdna_scoring           */
     int half, distance[TILES]; /* of queries 16 half + 4 g .. */
     bool sees[2 * TILES][2];
+    attn_cdna_distances<C> distances; /* CDNA_ALIBI                                 */
+    leaf_f2 slopes[2 * TILES];        /* CDNA_SOFTCAP: on the way to the derivative */
 
     /* Half `h` of query block `block`. */
-    DEV_METHOD void enter(const attn_cdna_scoring &how, int block, int h) {
+    DEV_METHOD void enter(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, int block, int h) {
         half = h;
+        distances.enter(feature, how.distance, block, h);
+        if constexpr (LIFTED) to_ds = how.to_ds;
         if constexpr (MASKED) {
             int first = cdna_opaque_scalar(block * C::BM);
             DEV_UNROLL_FOR (int i = 0; i < TILES; ++i) {
@@ -63,25 +78,62 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_FN constexpr int pair_of(int q) { return C::PIECES_V >= 4 ? q / 4 : q / 8 * 2 + q % 2; }
     DEV_FN constexpr int stage_of(int q) { return C::PIECES_V >= 4 ? q % 4 : q / 2 % 4; }
 
+    /* Whether the mask lets pair e of scores be seen. */
+    DEV_METHOD void look(const attn_cdna_scoring &how, const leaf_f4 &lse, int e) {
+        const int k = e / TILES, i = e % TILES;
+        if constexpr (MASKED)
+            DEV_UNROLL_FOR (int r = 0; r < 2; ++r) {
+                const int row = half * 16 + 2 * k + r;
+                sees[e][r] =
+                    ANY ? (uint32_t)(distance[i] + row) <= (uint32_t)how.span && lse[2 * k + r] != -dev_infinity()
+                        : distance[i] <= row;
+            }
+    }
+    DEV_METHOD leaf_f2 scores_of(int e) {
+        const int k = e / TILES, i = e % TILES;
+        if (k == 0) cdna_keep<C::IN_AGPRS>(s[i]);
+        return k ? s[i].zw : s[i].xy;
+    }
     /* P = exp(scale S - LSE): the exponent, one power, the other, rounding. */
-    DEV_METHOD void softmax(const attn_cdna_scoring &how, const leaf_f4 &lse, int q) {
+    DEV_METHOD void softmax(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, const leaf_f4 &lse,
+                            int q) {
         const int e = pair_of(q), stage = stage_of(q), k = e / TILES, i = e % TILES;
-        if (stage == 0) {
-            if (k == 0) cdna_keep<C::IN_AGPRS>(s[i]);
-            leaf_f2 pair = k ? s[i].zw : s[i].xy;
-            p[e] = __builtin_elementwise_fma(pair, (leaf_f2)how.scale_log2, k ? lse.zw : lse.xy);
-            if constexpr (MASKED)
-                DEV_UNROLL_FOR (int r = 0; r < 2; ++r) {
-                    const int row = half * 16 + 2 * k + r;
-                    sees[e][r] =
-                        ANY ? (uint32_t)(distance[i] + row) <= (uint32_t)how.span && lse[2 * k + r] != -dev_infinity()
-                            : distance[i] <= row;
-                }
+        if constexpr (C::MODE == CDNA_SOFTCAP) {
+            softmax_capped(how, feature, lse, e, stage);
+        } else if (stage == 0) {
+            p[e] = __builtin_elementwise_fma(scores_of(e), (leaf_f2)how.scale_log2, k ? lse.zw : lse.xy);
+            if constexpr (C::MODE == CDNA_ALIBI) p[e] = distances.subtract_from(p[e], feature, k, i);
+            look(how, lse, e);
         } else if (stage < 3) {
             const int r = stage - 1;
             if constexpr (MASKED) p[e][r] = sees[e][r] ? p[e][r] : -dev_infinity();
             p[e][r] = dev_exp2_fast(p[e][r]);
         } else p16[i][k] = cdna_operand(T(), p[e]);
+    }
+    /* The same with a softcap: powers, u, the tangent and powers again, P and P times the derivative. What a power or a
+     * reciprocal is for comes a piece later: behind it nothing would be issued. */
+    DEV_METHOD void softmax_capped(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature,
+                                   const leaf_f4 &lse, int e, int stage) {
+        if (stage == 0) {
+            const leaf_f2 halved = __builtin_elementwise_fma(scores_of(e), (leaf_f2)feature.doubled, (leaf_f2)-1.0f);
+            look(how, lse, e);
+            slopes[e] = leaf_f2{dev_exp2_fast(halved.x), dev_exp2_fast(halved.y)};
+        } else if (stage == 1) {
+            slopes[e] += 0.5f;
+            slopes[e] = leaf_f2{__builtin_amdgcn_rcpf(slopes[e].x), __builtin_amdgcn_rcpf(slopes[e].y)};
+        } else if (stage == 2) {
+            const leaf_f2 tangent = 1.0f - slopes[e];
+            p[e] = __builtin_elementwise_fma(tangent, (leaf_f2)feature.cap, e < TILES ? lse.xy : lse.zw);
+            slopes[e] = __builtin_elementwise_fma(slopes[e], tangent, slopes[e]);
+            DEV_UNROLL_FOR (int r = 0; r < 2; ++r) {
+                if constexpr (MASKED) p[e][r] = sees[e][r] ? p[e][r] : -dev_infinity();
+                p[e][r] = dev_exp2_fast(p[e][r]);
+            }
+        } else {
+            p16[e % TILES][e / TILES] = cdna_operand(T(), p[e]);
+            if constexpr (MASKED) p[e] = leaf_f2{cdna_times(p[e].x, slopes[e].x), cdna_times(p[e].y, slopes[e].y)};
+            else p[e] *= slopes[e];
+        }
     }
     /* dS = P (dP - delta): the product, rounding, to LDS; no fourth. */
     DEV_METHOD void gradient(const attn_cdna_lds<C> &lds, int q) {
@@ -91,6 +143,7 @@ template <int KIND, class C> struct attn_cdna_scores {
             leaf_f2 flow = k ? dp[i].zw : dp[i].xy;
             if constexpr (MASKED) ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};
             else ds[e] = p[e] * flow;
+            if constexpr (LIFTED) ds[e] *= (leaf_f2)to_ds;
         } else if (stage == 1) ds16[i][k] = cdna_operand(T(), ds[e]);
         else if (stage == 2 && i % 2) lds.put_zipped(half % (C::HELD / 16), k, ds16[i - 1][k], ds16[i][k]);
         else if (stage == 2 && i == TILES - 1) lds.put_single(half % (C::HELD / 16), k, ds16[i][k]);

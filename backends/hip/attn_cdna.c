@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The host side of CDNA's own main loop (loop "cdna"; "cdna_bf16" where the matrix unit takes subnormal bf16 for
- * zero; of head dim 192 "cdna_tall" and "cdna_bf16_tall"): which problems it takes and what it decides about them.
- * Kernels: attn_bwd_cdna.h. Where it does not take a problem, the shared kernels of the same tile run. Pure
- * functions. */
+ * The host side of CDNA's own main loop: which problems it takes and what it decides about them. Loops "cdna" to head
+ * dim 128, "cdna_wide" above, "cdna_tall" of head dim 192; where the matrix unit takes subnormal operands for zero
+ * "cdna_exact", "cdna_bf16" and "cdna_bf16_tall". Kernels: attn_bwd_cdna.h. Where it does not take a problem, the
+ * shared kernels of the same tile run. Pure functions. */
 #include "backends/gpu/attn_tiled.h"
 
 #include "backends/hip/device.h"
@@ -12,37 +12,53 @@
 
 #include <string.h>
 
+enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads know masks alone */
+/* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most. */
+enum { CDNA_SUM_ROWS = 2048 };
+
 /* The rows are whole vectors of 16 bytes, and 32-bit offsets reach all of a head and the blocks past its end. Where the
  * tensor starts is not asked: a plan does not know it, and CDNA's kernels take any address. */
 static int is_whole(const stw_tensor_param *t, uint32_t cols) {
     return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0;
 }
 
-static int is_near(const stw_tensor_param *t, int64_t rows) {
-    return t->seq >= 0 && t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
+/* `element`: bytes. */
+static int is_near(const stw_tensor_param *t, int64_t rows, int64_t element) {
+    return t->seq >= 0 && t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < (INT64_C(1) << 31) / element;
 }
 
 static int is_even(const stw_tensor_param *t, int64_t rows, uint32_t cols) {
-    return is_whole(t, cols) && is_near(t, rows);
+    return is_whole(t, cols) && is_near(t, rows, 2);
+}
+
+/* Of dK or dV; 0: nobody wants it. */
+static uint32_t element_of(const stw_attn_params *p, uint32_t output, uint32_t dtype) {
+    return !(p->outputs & output) ? 0 : dtype == STW_F32 ? 4 : 2;
 }
 
 /* NULL, or the first tensor of those that the main loop reads and writes whose rows are not even, and why. */
 static const char *uneven_tensor(const stw_attn_params *p, int64_t rows, int64_t keys) {
-#define TENSOR(name, field, side, cols)                                                                                \
-    {&p->field, side, p->cols, "rows of " name " that are not whole vectors of 16 bytes",                              \
+#define TENSOR(name, field, side, cols, element)                                                                       \
+    {&p->field,                                                                                                        \
+     side,                                                                                                             \
+     p->cols,                                                                                                          \
+     element,                                                                                                          \
+     "rows of " name " that are not whole vectors of 16 bytes",                                                        \
      "rows of " name " beyond 32-bit offsets"}
+    const uint32_t dk = element_of(p, STW_OUT_DK, p->dk_dtype), dv = element_of(p, STW_OUT_DV, p->dv_dtype);
     const struct {
         const stw_tensor_param *tensor;
         int64_t rows;
-        uint32_t cols;
+        uint32_t cols, element; /* bytes */
         const char *not_whole, *far;
-    } tensors[] = {TENSOR("q", q, rows, head_dim_qk),   TENSOR("dout", dout, rows, head_dim_v),
-                   TENSOR("k", k, keys, head_dim_qk),   TENSOR("v", v, keys, head_dim_v),
-                   TENSOR("dk", dk, keys, head_dim_qk), TENSOR("dv", dv, keys, head_dim_v)};
+    } tensors[] = {TENSOR("q", q, rows, head_dim_qk, 2),    TENSOR("dout", dout, rows, head_dim_v, 2),
+                   TENSOR("k", k, keys, head_dim_qk, 2),    TENSOR("v", v, keys, head_dim_v, 2),
+                   TENSOR("dk", dk, keys, head_dim_qk, dk), TENSOR("dv", dv, keys, head_dim_v, dv)};
 #undef TENSOR
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i) {
+        if (!tensors[i].element) continue;
         if (!is_whole(tensors[i].tensor, tensors[i].cols)) return tensors[i].not_whole;
-        if (!is_near(tensors[i].tensor, tensors[i].rows)) return tensors[i].far;
+        if (!is_near(tensors[i].tensor, tensors[i].rows, tensors[i].element)) return tensors[i].far;
     }
     return NULL;
 }
@@ -51,19 +67,53 @@ static int64_t class_of_rows(const stw_attn_params *p) {
     return stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q);
 }
 
-/* NULL, or what keeps the problem from CDNA's own kernels. They take no feature of single pairs, make dQ, dK and dV
- * together, dK and dV in the inputs' type, and are not deterministic. Sizes are taken as their classes
- * (common/size_class.h), since plans are kept by these. */
+/* The own kernels are of several modes, by the one thing that each knows besides masks. `exact`: what stands behind it
+ * where products may lose subnormal operands; in deterministic mode, where other work tiles wait, it leaves none. */
+typedef struct cdna_mode {
+    const char *name, *exact;
+    uint32_t features;
+} cdna_mode;
+#define SINGLE_PAIRS (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
+
+static const cdna_mode *mode_of(const stw_attn_params *p) {
+    static const cdna_mode modes[] = {{"plain", "exact", 0},
+                                      {"ordered", NULL, STW_FEAT_DETERMINISTIC},
+                                      {"alibi", "alibi_exact", STW_FEAT_ALIBI},
+                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP}};
+    const uint32_t features = p->features & (SINGLE_PAIRS | STW_FEAT_DETERMINISTIC);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i)
+        if (modes[i].features == features) return &modes[i];
+    return NULL;
+}
+
+/* NULL, or what no mode knows. */
+static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *p) {
+    stw_attn_params rest = *p;
+    if (class_of_rows(p) <= CDNA_SUM_ROWS / stw_larger(p->group, 1)) rest.dk_dtype = rest.dv_dtype = rest.dtype;
+    if (tile->head_dim > CDNA_MODES_DIM) {
+        if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
+        return p->features & STW_FEAT_DETERMINISTIC ? "deterministic mode" : NULL;
+    }
+    rest.features &= ~SINGLE_PAIRS;
+    if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
+    if (p->features & STW_FEAT_ALIBI_COLUMN) return "ALiBi by key, not by distance";
+    if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
+        return "a softcap that is not from 1/64 to 512";
+    if (mode_of(p)) return NULL;
+    if (p->features & STW_FEAT_BIAS) return "a bias";
+    if (p->features & STW_FEAT_DROPOUT) return "dropout";
+    if (p->features & STW_FEAT_DETERMINISTIC) return "ALiBi or softcap in deterministic mode";
+    return "ALiBi and softcap together";
+}
+
+/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi or a softcap, and make
+ * dQ, dK and dV, whether all are wanted or not. Sizes are taken as their classes (common/size_class.h), since plans are
+ * kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     int64_t rows = class_of_rows(p), keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
-    if (stw_attn_needs_full(p)) return stw_attn_needs_full(p);
-    if (p->features & STW_FEAT_DETERMINISTIC) return "deterministic mode";
-    if (~p->outputs & STW_OUT_DQ) return "no dQ is wanted";
-    if (~p->outputs & STW_OUT_DK) return "no dK is wanted";
-    if (~p->outputs & STW_OUT_DV) return "no dV is wanted";
+    if (mode_refusal(tile, p)) return mode_refusal(tile, p);
+    if (!(p->outputs & STW_OUT_DQKV)) return "no dQ, dK or dV is wanted";
     if (p->outputs & STW_OUT_DBIAS) return "dBias";
-    if (p->accumulate & STW_OUT_DK) return "dK that accumulates";
-    if (p->accumulate & STW_OUT_DV) return "dV that accumulates";
     if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
     return uneven_tensor(p, rows, keys);
 }
@@ -76,38 +126,42 @@ static int cdna_preprocess(const stw_attn_params *p) {
            p->lse.seq >= 0 && (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
 }
 
+/* The stride of a single row may be anything, and rows past the last must not lie in it. */
 static int cdna_postprocess(const stw_attn_params *p) {
-    return p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) && !(p->outputs & STW_OUT_DSINK) &&
-           is_even(&p->dq, class_of_rows(p), p->head_dim_qk);
+    return (p->outputs & STW_OUT_DQ) && p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) &&
+           !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, class_of_rows(p), p->head_dim_qk) &&
+           p->dq.seq >= (int64_t)p->head_dim_qk;
 }
 
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     stw_attn_tiled_plan(tile, p, wave, 0, out);
     if (cdna_refusal(tile, p)) return;
-    out->mode = "plain";
+    out->mode = mode_of(p)->name;
+    out->sums_dq = 1;
     out->bn = STW_CDNA_BN(tile->head_dim);
     out->smem = STW_CDNA_SMEM(tile->head_dim);
-    out->vectors = STW_STATS_NEGATED;
+    out->vectors = STW_STATS_NEGATED | (p->features & STW_FEAT_DETERMINISTIC ? STW_KEYS_DESCEND : 0);
     out->small_rows = STW_CDNA_ROWS;
-    out->preprocess = cdna_preprocess(p) ? "cdna" : NULL;
+    if (cdna_preprocess(p)) out->preprocess = p->features & STW_FEAT_DETERMINISTIC ? "cdna_ordered" : "cdna";
     out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
 }
 
-/* f16 is multiplied by the shared kernels, as f32. For bf16 a kernel behind the main loop takes the work tiles
- * that the main loop has left alone. */
-static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
-    if (p->dtype == STW_F16) {
-        stw_attn_tiled_plan(tile, p, wave, 1, out);
-        return;
-    }
+/* A kernel behind the main loop takes the work tiles that the main loop has left alone. */
+static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan(tile, p, wave, out);
-    out->exact = p->dtype == STW_BF16 && !cdna_refusal(tile, p);
+    out->exact = cdna_refusal(tile, p) ? NULL : mode_of(p)->exact;
 }
 
 /* Tiles that also have kernels for head_dim_v up to STW_CDNA_TALL_V. */
 static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan(tile, p, wave, out);
     if (p->head_dim_v <= STW_CDNA_TALL_V && !cdna_refusal(tile, p)) out->mode = "tall";
+}
+
+/* f16 is multiplied by the shared kernels, as f32. */
+static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    if (p->dtype == STW_F16) stw_attn_tiled_plan(tile, p, wave, 1, out);
+    else plan_exact(tile, p, wave, out);
 }
 
 static void plan_bf16_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
@@ -127,6 +181,8 @@ const char *stw_hip_unowned(stw_attn_call call, const stw_variant *tile, const s
 }
 
 STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
+STW_ATTN_LOOP(cdna_wide, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
 STW_ATTN_LOOP(cdna_tall, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan_tall);
+STW_ATTN_LOOP(cdna_exact, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan_exact);
 STW_ATTN_LOOP(cdna_bf16, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16);
 STW_ATTN_LOOP(cdna_bf16_tall, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16_tall);

@@ -88,6 +88,28 @@ struct cdna_least {
     }
 };
 
+/* The largest size among many f16, by halves of the words. */
+struct cdna_most {
+    leaf_us2 x;
+    DEV_METHOD void add(uint32_t word) {
+        x = __builtin_elementwise_max(x, __builtin_bit_cast(leaf_us2, word & 0x7fff7fffu));
+    }
+    /* Over the lanes: 2^6 or more, or no number (attn_bwd_subnormal.h). */
+    DEV_METHOD bool large() const {
+        return __builtin_amdgcn_ballot_w64(x.x >= ATTN_LIFT_END || x.y >= ATTN_LIFT_END) != 0;
+    }
+};
+
+/* f16 below 2^6 times 2^10: exact, and no result is subnormal (attn_bwd_cdna_lift.h). */
+DEV_FN leaf_u2 cdna_lift(leaf_u2 x) {
+    const leaf_h2 by = {(_Float16)1024.0f, (_Float16)1024.0f};
+    DEV_UNROLL_FOR (int e = 0; e < 2; ++e) {
+        const uint32_t word = x[e];
+        x[e] = __builtin_bit_cast(uint32_t, __builtin_bit_cast(leaf_h2, word) * by);
+    }
+    return x;
+}
+
 /* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one
  * instruction (the largest NaN would overflow: none is made, see attn_preprocess_row). */
 DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {

@@ -47,20 +47,24 @@ static int module_error_is_image(int error) {
            error == STW_HIP_SHARED_OBJECT_INIT_FAILED;
 }
 
-/* Asked to load from an address inside a mapped file, the runtime opens that file again, by its name up to the first
- * blank: another file after an update, none behind a chroot. Anonymous memory has no file. The runtime reads the image
- * until the module is unloaded. */
-static int copy_image(const stw_image *image, stw_hip_image_copy *copy) {
-    copy->bytes = (size_t)(image->end - image->begin);
-    copy->at = mmap(NULL, copy->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (copy->at == MAP_FAILED) return 0;
-    memcpy(copy->at, image->begin, copy->bytes);
-    return 1;
-}
-
 static void free_image(stw_hip_image_copy *copy) {
     if (copy->bytes) munmap(copy->at, copy->bytes);
     copy->bytes = 0;
+}
+
+/* Images are embedded packed. Asked to load from an address inside a mapped file, the runtime would open that file
+ * again, by its name up to the first blank: another file after an update, none behind a chroot. Anonymous memory has no
+ * file. The runtime reads the image until the module is unloaded. */
+static stw_status copy_image(const stw_image *image, stw_hip_image_copy *copy) {
+    copy->bytes = stw_image_size(image);
+    copy->at = mmap(NULL, copy->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy->at == MAP_FAILED) {
+        copy->bytes = 0;
+        return stw_fail(STW_E_NO_MEMORY, "hip: no memory for a copy of the image %s", image->arch);
+    }
+    if (stw_image_unpack(image, copy->at)) return STW_OK;
+    free_image(copy);
+    return stw_fail(STW_E_NO_IMAGE, "hip: the image %s of this library is damaged", image->arch);
 }
 
 static stw_status hip_module_load(stw_gpu *gpu, int jagged) {
@@ -68,8 +72,8 @@ static stw_status hip_module_load(stw_gpu *gpu, int jagged) {
     const stw_image *image = jagged ? gpu->jagged_image : gpu->image;
     stw_hip_image_copy copy, *kept = jagged ? &state->jagged_copy : &state->copy;
     void *module = NULL;
-    if (!copy_image(image, &copy))
-        return stw_fail(STW_E_NO_MEMORY, "hip: no memory for a copy of the image %s", image->arch);
+    stw_status status = copy_image(image, &copy);
+    if (status) return status;
     int error = state->hip->hipModuleLoadData(&module, copy.at);
     if (!error) {
         *(jagged ? &gpu->jagged_module : &gpu->module) = module;
@@ -77,7 +81,7 @@ static stw_status hip_module_load(stw_gpu *gpu, int jagged) {
         return STW_OK;
     }
     free_image(&copy);
-    stw_status status =
+    status =
         stw_hip_check(state, module_error_is_image(error) ? STW_E_NO_IMAGE : STW_E_DRIVER, "hipModuleLoadData", error);
     char reason[320];
     snprintf(reason, sizeof reason, "%s", stw_last_error());

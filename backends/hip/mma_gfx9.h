@@ -47,9 +47,9 @@ DEV_FN leaf_f4 leaf_mma_16(dev_bf16, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
 }
 
 #if defined(__gfx90a__)
-/* bf16 with nothing taken for zero: as f32, a quarter as fast. The operands lie alike: what is a lane's number i of
- * four becomes its only one of step i. Made where they are used: those of keys that stay in registers would fill twice
- * as many if kept. */
+/* 16-bit operands with nothing taken for zero: as f32, a quarter as fast. The operands lie alike: what is a lane's
+ * number i of four becomes its only one of step i. Made where they are used: those of keys that stay in registers would
+ * fill twice as many if kept. */
 DEV_FN leaf_f4 leaf_mma_16_unflushed(dev_bf16, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
     asm volatile("" : "+v"(a), "+v"(b));
     auto step = [](uint32_t x, uint32_t y, leaf_f4 sum) {
@@ -60,6 +60,13 @@ DEV_FN leaf_f4 leaf_mma_16_unflushed(dev_bf16, leaf_u2 a, leaf_u2 b, leaf_f4 c) 
     c = step(a.x & 0xffff0000u, b.x & 0xffff0000u, c);
     c = step(a.y << 16, b.y << 16, c);
     return step(a.y & 0xffff0000u, b.y & 0xffff0000u, c);
+}
+DEV_FN leaf_f4 leaf_mma_16_unflushed(dev_f16, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
+    asm volatile("" : "+v"(a), "+v"(b));
+    const leaf_h4 x = __builtin_bit_cast(leaf_h4, a), y = __builtin_bit_cast(leaf_h4, b);
+    DEV_UNROLL_FOR (int i = 0; i < 4; ++i)
+        c = __builtin_amdgcn_mfma_f32_16x16x4f32((float)x[i], (float)y[i], c, 0, 0, 0);
+    return c;
 }
 #endif
 
@@ -100,7 +107,7 @@ template <class T> struct leaf_mma {
 
 #if defined(__gfx90a__)
 /* Its matrix unit takes subnormal 16-bit operands for zero, and weights and gradients in f16 are subnormal below
- * 2^-14: f16 is always multiplied as f32, a quarter as fast. bf16 is where it matters: attn_bwd_subnormal.h. */
+ * 2^-14: the shared kernels multiply f16 as f32, a quarter as fast, and bf16 where it matters: attn_bwd_subnormal.h. */
 template <> struct leaf_mma<dev_f16> {
     enum { K = 16, B_TILES = 1 };
     struct a_frag {

@@ -200,6 +200,20 @@ DEV_FN int attn_preprocess_flushes(const stw_attn_launch &l, const attn_preproce
     return bits;
 }
 
+/* This thread's part of a query block's Q or dO, of f16, holds an element of 2^6 or more, or no number. */
+template <class T>
+DEV_FN bool attn_preprocess_large(const stw_attn_launch &l, const attn_preprocess_tile &u, const stw_tensor_param &t,
+                                  int cols) {
+    int64_t i0 = u.block * l.bm;
+    int low = (int)stw_clamp_i64(u.seq.q_low - i0, 0, l.bm), end = (int)stw_clamp_i64(u.seq.q_end - i0, 0, l.bm);
+    const T *rows = (const T *)t.data + dev_row(t, u.b, u.h, u.seq.q.first + i0);
+    bool large = false;
+    for (int r = low + (int)dev_thread() / DEV_WAVE; r < end; r += ATTN_ROW_THREADS / DEV_WAVE)
+        for (int c = (int)dev_lane(); c < cols; c += DEV_WAVE)
+            large |= (rows[r * t.seq + c].bits & 0x7fffu) >= ATTN_LIFT_END;
+    return large;
+}
+
 /* Zeros of dBias in rows [i0, i0 + bm) outside the tiles of the main loop. */
 DEV_FN void attn_zero_bias(const stw_attn_launch &l, const stw_attn_seq &seq, int64_t b, int64_t h, int64_t block) {
     const stw_attn_params &p = l.p;
@@ -243,7 +257,8 @@ DEV_FN double attn_preprocess_row(const stw_attn_launch &l, attn_preprocess_tile
 /* No work tile has been taken; where matrix products of T may lose something, none is left to the exact kernel. */
 template <class T> DEV_FN void attn_reset_tile_counters(const stw_attn_launch &l) {
     l.tile_counter[0] = 0;
-    if (dev_flushes<T>::yes && (l.vectors & STW_STATS_NEGATED)) l.tile_counter[1] = 0;
+    enum { EXACT = dev_flushes<T>::yes || attn_lifts<T>::yes };
+    if (EXACT && (l.vectors & STW_STATS_NEGATED) && !l.dq_semaphore) l.tile_counter[1] = 0;
 }
 
 /* Deterministic mode: no key block has added to the query block. */
@@ -295,6 +310,11 @@ template <class T> DEV_FN void attn_bwd_preprocess(const stw_attn_launch &l, cha
                        << 3;
         if (bits) dev_or(&u.flushes, bits);
     }
+    if constexpr (attn_lifts<T>::yes) {
+        if (attn_preprocess_large<T>(l, u, p.q, (int)p.head_dim_qk) ||
+            attn_preprocess_large<T>(l, u, p.dout, (int)p.head_dim_v))
+            dev_or(&u.flushes, 1);
+    }
     dev_barrier();
     double sink = t < (int)l.bm ? attn_preprocess_row(l, u, stats, t, lse, delta, &most) : 0.0;
     most = dev_wave_max(most);
@@ -318,6 +338,10 @@ template <class T> DEV_FN void attn_bwd_preprocess(const stw_attn_launch &l, cha
                     (of_q & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY || (of_dout & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY;
     }
     stats[2 * l.bm + 1] = subnormal ? 1.0f : 0.0f;
+    if (attn_lifts<T>::yes) { /* 256 columns make a norm at most 16 times as large */
+        stats[2 * l.bm + 1] = u.flushes ? dev_infinity() : most * 16.0f;
+        stats[2 * l.bm + 2] = most;
+    }
     if (p.outputs & STW_OUT_DSINK) l.sink[u.at] = sink;
 }
 

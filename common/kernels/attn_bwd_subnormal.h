@@ -22,6 +22,15 @@
 #define ATTN_SUBNORMAL_KEYS 0x1p-20f
 #define ATTN_FLUSHED        0x0d80u /* 2^-100, as bf16 */
 
+/* f16 where products take subnormal operands for zero (LEAF_FLUSHES): the shared loop multiplies it as f32, CDNA's own
+ * loop by powers of two that keep every operand normal (backends/hip/attn_bwd_cdna_lift.h). The marks of a query block
+ * are what that needs: the largest norm of its rows of dO from above, infinite where Q or dO holds an element of
+ * 2^ATTN_LIFT_END or more, and the largest |D|. */
+template <class T> struct attn_lifts {
+    enum { yes = LEAF_FLUSHES && dev_is_f16<T>::yes };
+};
+#define ATTN_LIFT_END 0x5400u /* 2^6, as f16 */
+
 /* One of a word's two bf16 is not 0 but below 2^-100. */
 DEV_FN bool attn_word_flushed(uint32_t x) {
     return (x & 0x7fffu) - 1u < ATTN_FLUSHED - 1u || (x >> 16 & 0x7fffu) - 1u < ATTN_FLUSHED - 1u;

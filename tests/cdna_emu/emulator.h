@@ -35,6 +35,7 @@ struct Launch {
     bool waits = false;         /* watch registers for being touched before s_waitcnt said that they are filled */
     bool unset = false;         /* watch LDS for reads of what the group has not written */
     bool banks = false;         /* count conflicts in LDS                        */
+    std::string trace;          /* a file that gets what the first workgroup ran */
     uint32_t schedule = 0;      /* not 0: waves take turns at random, from this seed */
 };
 

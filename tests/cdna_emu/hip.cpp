@@ -10,8 +10,10 @@
  *   CDNA_EMU_WAITS      1: watch registers for being touched while a load that fills them is pending
  *   CDNA_EMU_UNSET      1: watch LDS for reads of what the group has not written
  *   CDNA_EMU_SCHEDULE   not 0: waves take turns at random, from this seed
+ *   CDNA_EMU_CODE       a file with a changed copy of an image, which is run in place of the one of its size
  *   CDNA_EMU_COUNTS     a file that gets a line a launch: kernel, wave instructions by kind, cycles of the matrix unit
- *                       (bench/amd_counts.py), cycles of bank conflicts in LDS (check_banks.py) */
+ *                       (bench/amd_counts.py), cycles of bank conflicts in LDS (check_banks.py)
+ *   CDNA_EMU_TRACE      a file that gets what the first workgroup of a launch ran (bench/amd_model.py) */
 #include "hip_streams.h"
 
 #include "emulator.h"
@@ -21,6 +23,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -121,14 +125,23 @@ static size_t elf_size(const unsigned char *image) {
     return (size_t)(sections + (uint64_t)size * count);
 }
 
+/* The file of CDNA_EMU_CODE, if it is as large. */
+static std::string other_code(size_t size) {
+    std::ifstream file(setting("CDNA_EMU_CODE", ""), std::ios::binary);
+    const std::string code((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    return code.size() == size ? code : "";
+}
+
 int hipModuleLoadData(void **module_out, const void *image) {
     if (int error = hip_refuse_in_capture()) return hip_say(error);
     if (file_behind(image)) return hip_say(NO_FILE);
     if (memcmp(image, "\177ELF", 4)) return hip_say(INVALID_IMAGE);
     try {
         std::unique_ptr<Module> module(new Module);
+        size_t size = elf_size((const unsigned char *)image);
+        const std::string other = other_code(size); /* a changed copy, for tests */
         module->code.reset(
-            new CodeObject(image, elf_size((const unsigned char *)image), setting("CDNA_EMU_OBJDUMP", STW_OBJDUMP)));
+            new CodeObject(other.empty() ? image : other.data(), size, setting("CDNA_EMU_OBJDUMP", STW_OBJDUMP)));
         if (module->code->arch() != device_arch()) return hip_say(NO_BINARY);
         *module_out = module.release();
         return 0;
@@ -220,7 +233,8 @@ int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     launch.races = number("CDNA_EMU_RACES") != 0;
     launch.waits = number("CDNA_EMU_WAITS") != 0;
     launch.unset = number("CDNA_EMU_UNSET") != 0;
-    launch.banks = !setting("CDNA_EMU_COUNTS", "").empty();
+    launch.trace = setting("CDNA_EMU_TRACE", "");
+    launch.banks = !setting("CDNA_EMU_COUNTS", "").empty() || !launch.trace.empty();
     launch.schedule = (uint32_t)number("CDNA_EMU_SCHEDULE");
     const uint8_t *argument = (const uint8_t *)parameters[0]; /* our kernels have one, and nothing hidden is used */
     launch.arguments.assign(argument, argument + f->module->code->facts(f->name).arguments);

@@ -144,6 +144,11 @@ struct Group {
     }
 };
 
+/* One instruction that a wave ran: its number in the kernel, cycles of bank conflicts. */
+struct TraceEntry {
+    u32 number, conflicts;
+};
+
 struct alignas(64) Wave {
     u32 v[VGPRS][LANES];
     alignas(64) u32 temporary[8][LANES];
@@ -158,7 +163,8 @@ struct alignas(64) Wave {
     Region last;  /* the region found last */
     u64 kinds[8]; /* instructions by Kind */
     u64 matrix_cycles, bank_conflicts;
-    Pending *pending; /* or null: waits are not watched */
+    Pending *pending;               /* or null: waits are not watched */
+    std::vector<TraceEntry> *trace; /* null: none is kept */
 
     u64 exec() const { return s[EXEC] | (u64)s[EXEC + 1] << 32; }
     u64 vcc() const { return s[VCC] | (u64)s[VCC + 1] << 32; }

@@ -107,10 +107,13 @@ static void start_wave(Wave &w, int index, const Kernel &kernel, const Run &run,
 }
 
 static void step(Wave &w, const std::vector<Instruction> &code) {
+    const u32 number = (u32)w.pc;
+    const u64 conflicts = w.bank_conflicts;
     const Instruction &in = code[(size_t)w.pc++];
     if (w.pending) watch_waits(w, in, w.pc - 1);
     count(w, in);
     in.run(w, in);
+    if (w.trace) w.trace->push_back({number, (u32)(w.bank_conflicts - conflicts)});
     if (w.executed > RUNAWAY) fault(w, in, "this wave does not end");
 }
 
@@ -177,6 +180,7 @@ struct Worker {
             w->group = &group;
             w->pending = run.guards ? pending_new() : nullptr;
             w->scratch = scratch.data() + i * LANES * r.scratch_bytes;
+            w->trace = nullptr;
             std::fill(&w->v[0][0], &w->v[0][0] + VGPRS * LANES, POISON_VECTOR);
             waves.push_back(w);
         }
@@ -186,6 +190,22 @@ struct Worker {
             pending_free(w->pending);
             free(w);
         }
+    }
+    /* For bench/amd_model.py: the kernel with its LDS and registers, its instructions with cycles of the matrix unit,
+     * and what each wave ran of them, by number, with cycles of bank conflicts. */
+    void write_trace(const std::vector<std::vector<TraceEntry>> &traces) const {
+        FILE *file = fopen(run.launch->trace.c_str(), "a");
+        if (!file) throw Fault("cannot write " + run.launch->trace);
+        const std::vector<Instruction> &code = run.program->code;
+        fprintf(file, "kernel %s %u %u\n", run.program->name.c_str(), run.lds_bytes, ((kernel.rsrc1 & 63) + 1) * 8);
+        for (size_t i = 0; i < code.size(); ++i)
+            fprintf(file, "code %zu %d %s\n", i, code[i].cycles, code[i].text().c_str());
+        for (const std::vector<TraceEntry> &trace : traces) {
+            fprintf(file, "wave");
+            for (const TraceEntry &e : trace) fprintf(file, e.conflicts ? " %u:%u" : " %u", e.number, e.conflicts);
+            fprintf(file, "\n");
+        }
+        fclose(file);
     }
     void run_group(u64 number) {
         const Launch &launch = *run.launch;
@@ -199,10 +219,13 @@ struct Worker {
             start_wave(*waves[i], (int)i, kernel, run, at);
             waves[i]->pc = entry;
         }
+        std::vector<std::vector<TraceEntry>> traces(number == 0 && !launch.trace.empty() ? waves.size() : 0);
+        for (size_t i = 0; i < traces.size(); ++i) waves[i]->trace = &traces[i];
         if (launch.schedule)
             run_at_random(waves, group, run.program->code, launch.schedule * 2654435761u + (u32)number * 40503u);
         else run_in_turn(waves, group, run.program->code);
-        for (Wave *w : waves) counts.add(counts_of(*w));
+        if (!traces.empty()) write_trace(traces);
+        for (Wave *w : waves) counts.add(counts_of(*w)), w->trace = nullptr;
     }
 };
 } // namespace

@@ -3,6 +3,7 @@
  * The image table built from rows as the build writes them (images.def), and its hash. */
 #include "backends/gpu/image.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include <setjmp.h>
@@ -86,10 +87,55 @@ static void damage_is_seen(void **state) {
     assert_false(stw_image_intact(&copy));
 }
 
+/* "abcabcabcabcabcX": three literals, a match of twelve that repeats itself, and a last literal. */
+static const unsigned char packed[] = {'S', 'T', 'W', 'P',  'A', 'C', 'K', '1', 16, 0, 0,    0,  0,
+                                       0,   0,   0,   0x37, 'a', 'b', 'c', 3,   0,  0, 0x10, 'X'};
+
+static int unpacks(const unsigned char *bytes, size_t count, unsigned char *out) {
+    const stw_image image = {.begin = bytes, .end = bytes + count};
+    return stw_image_size(&image) <= 64 && stw_image_unpack(&image, out);
+}
+
+static void packed_images_come_back(void **state) {
+    (void)state;
+    unsigned char out[64];
+    assert_true(unpacks(packed, sizeof packed, out));
+    assert_memory_equal(out, "abcabcabcabcabcX", 16);
+    assert_true(unpacks((const unsigned char *)"sm80 cubin", 10, out)); /* not packed: as it is */
+    assert_memory_equal(out, "sm80 cubin", 10);
+}
+
+/* Whatever the bytes are, nothing past them is read or past the size written; too few or too many are seen. */
+static void damaged_packing_is_seen(void **state) {
+    (void)state;
+    for (size_t count = 16; count < sizeof packed; ++count) {
+        unsigned char *bytes = malloc(count), *out = malloc(16); /* the sanitizers see their ends */
+        memcpy(bytes, packed, count);
+        assert_false(unpacks(bytes, count, out));
+        free(bytes);
+        free(out);
+    }
+    for (size_t at = 16; at < sizeof packed; ++at)
+        for (int value = 0; value < 256; ++value) {
+            unsigned char *bytes = malloc(sizeof packed), *out = malloc(16);
+            memcpy(bytes, packed, sizeof packed);
+            bytes[at] = (unsigned char)value;
+            int good = unpacks(bytes, sizeof packed, out);
+            if (good) assert_true(value == packed[at] || (at >= 17 && at <= 20) || at == 24); /* literals, a distance */
+            free(bytes);
+            free(out);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_found), cmocka_unit_test(all_are_counted), cmocka_unit_test(list_is_text),
-        cmocka_unit_test(hash_is_fnv1a),  cmocka_unit_test(damage_is_seen),
+        cmocka_unit_test(rows_are_found),
+        cmocka_unit_test(all_are_counted),
+        cmocka_unit_test(list_is_text),
+        cmocka_unit_test(hash_is_fnv1a),
+        cmocka_unit_test(damage_is_seen),
+        cmocka_unit_test(packed_images_come_back),
+        cmocka_unit_test(damaged_packing_is_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

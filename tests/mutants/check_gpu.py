@@ -135,12 +135,15 @@ class Hip:
         """A bug in CDNA's own kernels needs no others: seconds instead of half a minute. Its cases, which take them alone."""
         if not mutant or "attn_bwd_cdna" not in mutant["file"]:
             return None
-        kinds = "cdna|cdna_tall|cdna_bf16|cdna_bf16_tall|fwd"
+        kinds = "cdna|cdna_wide|cdna_tall|cdna_exact|cdna_bf16|cdna_bf16_tall|fwd"
+        mode = mutant.get("mode")  # of the kernels that the bug is in; without one those that know only masks are left
         image, table = tree / "backends/hip/attn_bwd_cdna.hip", tree / f"common/tuning/attn_bwd.{self.arch}.def"
         text, count = re.subn(r"ROW_full\([^)]*\) (CDNA\()|^STW_DBIAS_TILES_64\(BIAS_TILE\)$",
                               r"\1", image.read_text(), flags=re.M)
         if count != 3:
             raise RuntimeError(f"{image.name}: the kernels beside CDNA's own are not where they were")
+        text = re.sub(r"^#define ((?:CDNA|EXACT)_MODES\([^)]*\))((?:.*\\\n)*.*)$", lambda define: f"#define {define[1]} " + " ".join(
+            re.findall(rf"(?:CDNA|EXACT)_IN\({mode}, [^)]*\)", define[2])), text, flags=re.M)
         image.write_text(text)
         kept = re.sub(rf"^STW_VARIANT\(.*, (?!({kinds})\))\w+\)\n", "", table.read_text(), flags=re.M)
         names = re.findall(r"^STW_VARIANT\((\w+)", kept, re.M)

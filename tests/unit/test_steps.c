@@ -79,14 +79,26 @@ static void own_kernels_of_problems(void **state) {
         {":grads_qkvs:sink", MAIN},
         {":dq_f32", MAIN | PREPROCESS},
         {":dq_f32:acc_q", MAIN | PREPROCESS},
-        {":grads_kv", NONE},
-        {":grads_q", NONE},
-        {":dk_f32", NONE},
-        {":dv_f32", NONE},
-        {":dk_f32:dv_f32:acc_kv", NONE},
-        {":det", NONE},
-        {":alibi", NONE},
-        {":softcap9", NONE},
+        {":grads_kv", MAIN | PREPROCESS},
+        {":grads_q", ALL},
+        {":grads_s:sink", NONE},
+        {":dk_f32", ALL},
+        {":dv_f32", ALL},
+        {":dk_f32:dv_f32:acc_kv", ALL},
+        {":det", ALL},
+        {":det:causal_br", ALL},
+        {":det:dlse", MAIN | POSTPROCESS},
+        {":det:dk_f32", ALL},
+        {":alibi", ALL},
+        {":alibi:wl9:wr3:dlse", MAIN | POSTPROCESS},
+        {":alibi:alibi_col", NONE},
+        {":alibi:det", NONE},
+        {":alibi:softcap9", NONE},
+        {":softcap9", ALL},
+        {":softcap9:thd:seqs_full", ALL},
+        {":softcap0.01", NONE},
+        {":softcap600", NONE},
+        {":softcap9:det", NONE},
         {":dropout0.5", NONE},
         {":bias_bhqk", NONE},
         {":bias_bhqk:grads_qkvb", NONE},
@@ -102,17 +114,33 @@ static void own_kernels_of_problems(void **state) {
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
         stw_attn_params p = params_of(text);
         if (own_steps(&tile, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&tile, &p));
-        /* gfx90a takes subnormal bf16 for zero: a kernel for what the main loop left alone; f16 is shared */
-        if (own_steps(&exact, &p) != (rows[i].own | (rows[i].own ? EXACT : 0))) fail_msg("exact, %s", text);
-        p.dtype = p.dq_dtype = p.dk_dtype = p.dv_dtype = STW_F16;
-        assert_int_equal(own_steps(&exact, &p), NONE);
+        /* gfx90a takes subnormal operands for zero: a kernel for what the main loop left alone, which in deterministic
+         * mode is nothing */
+        int leaves = rows[i].own && !(p.features & STW_FEAT_DETERMINISTIC) ? EXACT : 0;
+        if (own_steps(&exact, &p) != (rows[i].own | leaves)) fail_msg("exact, %s", text);
+        snprintf(text, sizeof text, "attn_bwd:f16:b2h4k2s130x150d64%s", rows[i].options);
+        p = params_of(text);
+        if (own_steps(&exact, &p) != (rows[i].own | leaves)) fail_msg("exact, %s", text);
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d32%s", rows[i].options);
         p = params_of(text);
         if (own_steps(&narrow, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&narrow, &p));
         if (own_steps(&between, &p) != rows[i].own) fail_msg("head dim 96, %s", text);
-        if (own_steps(&tall, &p) != rows[i].own) fail_msg("head dim 192, %s", text);
-        if (own_steps(&wide, &p) != rows[i].own) fail_msg("head dim 256, %s", text);
+        /* wider tiles know masks alone */
+        const int of_wide =
+            p.features & (STW_FEAT_DETERMINISTIC | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP) ? NONE : rows[i].own;
+        if (own_steps(&tall, &p) != of_wide) fail_msg("head dim 192, %s", text);
+        if (own_steps(&wide, &p) != of_wide) fail_msg("head dim 256, %s", text);
     }
+}
+
+/* A single row may have any stride, over which own kernels would write rows past the last. */
+static void a_row_alone_has_any_stride(void **state) {
+    (void)state;
+    stw_variant tile = tile_called("gfx942", "gfx942_32x128_hd64");
+    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s1x150d64");
+    assert_int_equal(own_steps(&tile, &p), ALL);
+    p.dq.seq = 0;
+    assert_int_equal(own_steps(&tile, &p), MAIN | PREPROCESS);
 }
 
 /* The tile of head dim 192 has kernels for head_dim_v up to 128. */
@@ -310,21 +338,27 @@ static void tiles_say_what_costs_more(void **state) {
         {":bias_bhqk", "a bias", NULL, "a bias"},
         {":bias_bhq1", "a bias", "a bias", "a bias"},
         {":biasu8_bhqk", "a bias", "a bias", "a bias"},
-        {":alibi", "ALiBi", NULL, "ALiBi"},
-        {":softcap9", "softcap", NULL, "softcap"},
-        {":softcap9:alibi", "ALiBi", "ALiBi", "ALiBi"},
+        {":alibi", NULL, NULL, "ALiBi"},
+        {":alibi:alibi_col", "ALiBi by key, not by distance", NULL, "ALiBi"},
+        {":alibi:det", "ALiBi or softcap in deterministic mode", NULL, "ALiBi"},
+        {":softcap9", NULL, NULL, "softcap"},
+        {":softcap0.01", "a softcap that is not from 1/64 to 512", NULL, "softcap"},
+        {":softcap9:alibi", "ALiBi and softcap together", "ALiBi", "ALiBi"},
         {":dropout0.5", "dropout", NULL, "dropout"},
-        {":dropout0.5:alibi", "ALiBi", "ALiBi", "ALiBi"},
+        {":dropout0.5:alibi", "dropout", "ALiBi", "ALiBi"},
         {":wl0:wr0", one_key, one_key, one_key},
-        {":dv_f32", wide, wide, wide},
-        {":det", "deterministic mode", NULL, NULL},
-        {":grads_qk", "no dV is wanted", NULL, NULL},
-        {":grads_qv", "no dK is wanted", NULL, NULL},
-        {":grads_kv", "no dQ is wanted", NULL, NULL},
+        {":dv_f32", NULL, wide, wide},
+        {":det", NULL, NULL, NULL},
+        {":grads_qk", NULL, NULL, NULL},
+        {":grads_kv", NULL, NULL, NULL},
+        {":grads_s:sink", "no dQ, dK or dV is wanted", NULL, NULL},
         {":gap1", "rows of q that are not whole vectors of 16 bytes", NULL, NULL},
         {":st_dout33280,64,257", "rows of dout that are not whole vectors of 16 bytes", NULL, NULL},
         {":st_v38400,64,260", "rows of v that are not whole vectors of 16 bytes", NULL, NULL},
         {":st_dk17179869184,64,67108864", "rows of dk beyond 32-bit offsets", NULL, NULL},
+        {":st_dk17179869184,64,67108864:grads_qv", NULL, NULL, NULL},
+        {":st_dk681574400,64,2097152", NULL, NULL, NULL},
+        {":st_dk681574400,64,2097152:dk_f32", "rows of dk beyond 32-bit offsets", wide, wide},
     };
     stw_variant own = tile_called("gfx942", "gfx942_32x128_hd64"), four = tile_called("sm80", "sm80_128x128_hd64"),
                 split = tile_called("sm80", "sm80_64x128_hd64"), sm90 = tile_called("sm90", "sm90_128x128_hd64"),
@@ -346,9 +380,10 @@ static void tiles_say_what_costs_more(void **state) {
         }
         assert_null(stw_attn_slower(STW_CALL_FWD, &own, &p));
     }
-    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s130x150d64");
-    p.accumulate = STW_OUT_DV; /* f32 alone, which is refused before: checked all the same */
-    assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "dV that accumulates");
+    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s1024x150d64:dk_f32"); /* sums of 2048 rows */
+    assert_null(stw_attn_slower(STW_CALL_BWD, &own, &p));
+    p = params_of("attn_bwd:bf16:b2h4k2s1025x150d64:dk_f32");
+    assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), wide);
     p = params_of("attn_bwd:bf16:b1h1s8388608x150d64");
     assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "too many queries for 32-bit offsets");
 }
@@ -361,10 +396,12 @@ static void amd_names_what_no_own_loop_takes(void **state) {
     } rows[] = {
         {"gfx942", "gfx942_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128", NULL, NULL},
         {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128", NULL, NULL},
+        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:alibi", NULL, "ALiBi"},
+        {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d256:det", NULL, "deterministic mode"},
         {"gfx90a", "gfx90a_32x32_hd256", "attn_bwd:f16:b2h4k2s130d256", NULL, "f16, which is multiplied as f32 here"},
         {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64", "f32", NULL},
         {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d64", NULL, NULL},
-        {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128", NULL, "f16, which is multiplied as f32 here"},
+        {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128", NULL, NULL},
         {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128:dropout0.1", NULL, "dropout"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_variant tile = tile_called(rows[i].arch, rows[i].tile);
@@ -807,6 +844,7 @@ static void classes_share_kernels(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_kernels_of_problems),
+        cmocka_unit_test(a_row_alone_has_any_stride),
         cmocka_unit_test(own_kernels_of_unequal_head_dims),
         cmocka_unit_test(own_kernels_want_even_tensors),
         cmocka_unit_test(bias_is_summed_where_broadcast),
