@@ -444,7 +444,8 @@ static void plans_are_traced(void **state) {
 
 /* ---- attention of nested tensors: where its lengths lie ---- */
 
-static _Alignas(256) char memory[16384];
+enum { WORKSPACE_AT = 1 << 21 }; /* behind all of the tensors, whose extents are real */
+static _Alignas(256) char memory[1 << 22];
 
 static stw_attn_args attn_args(void) {
     stw_attn_args args = STW_INIT(stw_attn_args);
@@ -461,7 +462,7 @@ static void workspaces_are_placed(void **state) {
     const stw_attn_desc desc = attn_desc();
     const stw_attn_args args = attn_args();
     stw_plan *plan = NULL;
-    char *boundary = memory + 8192, expected[200];
+    char *boundary = memory + WORKSPACE_AT, expected[200];
     prepare_workspace = 700;
     assert_int_equal(stw_attn_bwd_plan(context, &desc, &plan), STW_OK);
     assert_int_equal(stw_plan_workspace_size(plan), 700 + 255);
@@ -627,7 +628,7 @@ static void wide_lengths_are_converted(void **state) {
     const stw_jagged_desc desc = nested_desc(&attn, 2, STW_I64);
     const stw_attn_args own = attn_args();
     const int64_t offsets[3] = {0, 4, 10};
-    char *workspace = memory + 8192;
+    char *workspace = memory + WORKSPACE_AT;
     stw_jagged_args args = STW_INIT(stw_jagged_args);
     stw_plan *plan = NULL;
     args.attn = &own;
@@ -663,7 +664,8 @@ static void no_components(void **state) {
         if (used) attn.flags |= STW_ATTN_HAS_USED_LENGTHS;
         assert_int_equal(stw_jagged_bwd_plan(context, &desc, &plan), STW_OK);
         assert_true(stw_plan_workspace_size(plan) >= 2 * sizeof(int32_t));
-        assert_int_equal(stw_jagged_bwd(plan, &args, memory + 8192, stw_plan_workspace_size(plan), NULL), STW_OK);
+        assert_int_equal(stw_jagged_bwd(plan, &args, memory + WORKSPACE_AT, stw_plan_workspace_size(plan), NULL),
+                         STW_OK);
         assert_int_equal(runs, 1);
         assert_int_equal(conversions, 1);
         assert_non_null(run_params.cu_seqlens_q);
