@@ -37,7 +37,8 @@ function(_stw_install)
         install(FILES ${STERNWAY_STATIC_FILE} DESTINATION ${__LIBDIR} COMPONENT ${__STATIC} ${_words})
     endif()
     install(FILES ${PROJECT_BINARY_DIR}/generated/main.c examples/README.md examples/finetune.py examples/requirements.txt
-        examples/causal_gqa.safetensors DESTINATION ${_doc}/${__DOC}/examples COMPONENT ${__DEVELOPMENT} ${_words})
+        examples/causal_gqa.safetensors examples/nested.safetensors
+        DESTINATION ${_doc}/${__DOC}/examples COMPONENT ${__DEVELOPMENT} ${_words})
     if(STERNWAY_MAN_API)
         install(DIRECTORY ${STERNWAY_MAN_API}/ DESTINATION ${CMAKE_INSTALL_DATADIR}/man/man3 COMPONENT ${__DEVELOPMENT} ${_words})
     endif()

@@ -3,7 +3,13 @@
 # lib/libsternway.a: one object, in which every name but those of dispatch/exports.map is local, so that a program may have
 # names of its own and may link other libraries in any order. STERNWAY_STATIC_FILE, the target sternway_static.
 option(STERNWAY_STATIC "Make the static library too" ${PROJECT_IS_TOP_LEVEL})
-find_program(STERNWAY_OBJCOPY NAMES objcopy llvm-objcopy llvm-objcopy-19)
+set(_target)
+set(_objcopy objcopy)
+if(CMAKE_C_COMPILER_TARGET) # clang for another machine; objcopy knows this one's alone
+    set(_target --target=${CMAKE_C_COMPILER_TARGET} -fuse-ld=lld)
+    set(_objcopy)
+endif()
+find_program(STERNWAY_OBJCOPY NAMES ${_objcopy} llvm-objcopy llvm-objcopy-19)
 if(NOT STERNWAY_STATIC OR NOT STERNWAY_OBJCOPY OR STERNWAY_SANITIZE OR STERNWAY_COVERAGE)
     return()
 endif()
@@ -16,7 +22,7 @@ file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/static/names.txt CONTENT "${_names}\
 set(STERNWAY_STATIC_FILE ${PROJECT_BINARY_DIR}/lib/libsternway.a)
 add_custom_command(OUTPUT ${STERNWAY_STATIC_FILE}
     DEPENDS sternway_internal ${PROJECT_BINARY_DIR}/static/names.txt
-    COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o static/sternway.o
+    COMMAND ${CMAKE_C_COMPILER} ${_target} -r -nostdlib -o static/sternway.o
         -Wl,--whole-archive $<TARGET_FILE:sternway_internal> -Wl,--no-whole-archive
     COMMAND ${STERNWAY_OBJCOPY} --strip-debug --keep-global-symbols=static/names.txt static/sternway.o
     COMMAND ${CMAKE_COMMAND} -E make_directory lib

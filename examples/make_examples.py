@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Makes minilm.safetensors and causal_gqa.safetensors, the example inputs of `sternway run`.
+"""Makes minilm.safetensors, causal_gqa.safetensors and nested.safetensors, the example inputs of `sternway run`.
 
 minilm: attention of a pretrained sentence encoder (all-MiniLM-L6-v2, 12 heads, head_dim 32) on the sentences
 below, with the gradient that a contrastive loss sends into it. causal_gqa: a decoder-like problem made to have the
 statistics of a language model (low rank, outlier channels, a first token that draws the attention, RoPE).
-The references are exact for the stored inputs: see ../tests/golden/attention_reference.py.
-    make_examples.py            writes both files
+nested: nested operations on what minilm holds, its texts as the components.
+The references are exact for the stored inputs: see ../tests/golden/attention_reference.py and ../tests/golden/jagged.
+    make_examples.py            writes the files
+    make_examples.py --nested   writes nested.safetensors alone, from minilm.safetensors: without the model
     make_examples.py --check    recomputes the references of the committed files
 """
 import argparse
@@ -16,9 +18,10 @@ import numpy as np
 import torch
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(FOLDER.parent / "tests" / "golden"))
+sys.path[:0] = [str(FOLDER.parent / "tests" / "golden"), str(FOLDER.parent / "tests" / "golden" / "jagged")]
 import container  # noqa: E402
 from attention_reference import Problem, check_stored, disagreement, forward, gradients  # noqa: E402
+from make_jagged import references  # noqa: E402
 
 # eight pairs: a text and the same thing said otherwise, from four words to a long paragraph
 PAIRS = [
@@ -147,15 +150,77 @@ def causal_gqa_problem(length=384, heads=8, heads_kv=2, D=64, rank=24):
     return problem
 
 
+# A nested problem's line for `sternway run`, and the same for the references of tests/golden/jagged
+NESTED = {
+    "pooling": ("jagged_log_softmax:f32:c16l106t448i12:ragged:i64", {"op": "log_softmax", "shape": "-1,12", "dim": "0"}),
+    "rms_norm": ("jagged_rms_norm:bf16:c16l106t448i128:gamma:i64",
+                 {"op": "rms_norm", "shape": "-1,128", "normalized": "128"}),
+    "layer_norm": ("jagged_layer_norm:f32:c16l106t448i64:ragged:i64",
+                   {"op": "layer_norm", "shape": "-1,64", "normalized": "-1,64"}),
+}
+
+
+def nested_reference(line, meta, tensors):
+    """dx_ref and dweight_ref of the inputs as stored, after PyTorch and the formula were found to agree."""
+    offsets = tensors["offsets"]
+    inputs = {key: value for key, value in tensors.items() if key != "offsets" and not key.endswith("_ref")}
+    value = references({"lengths": offsets.diff(), **inputs}, {"dtype": line.split(":")[1], **meta})[0]
+    return {key: found.reshape(-1) for key, found in value.items()}
+
+
+def nested_problems():
+    """One weight a head for the tokens of a text, a norm of each token, a norm of each text."""
+    stored = container.read_problems(FOLDER / "minilm.safetensors")
+    first, last = stored["layer0"][0], stored["layer5"][0]
+    offsets = first["cu_seqlens_q"].to(torch.int64)
+    lengths = offsets.diff().tolist()
+    score, rows, whole = first["q"][:, :, 0], last["out"][:, :4].flatten(1), first["out"][:, :2].flatten(1)
+    mean = torch.stack([part.mean() for part in whole.split(lengths)])
+    deviation = torch.stack([part.var(correction=0) for part in whole.split(lengths)])
+    tensors = {
+        "pooling": {"y": torch.cat([part.log_softmax(0) for part in score.split(lengths)]), "grad": first["k"][:, :, 0]},
+        "rms_norm": {"x": rows, "grad": last["dout"][:, :4].flatten(1),
+                     "rstd": (rows.float().square().mean(1) + 1e-6).rsqrt(),
+                     "weight": torch.linspace(0.5, 1.5, rows.shape[1]).to(torch.bfloat16)},
+        "layer_norm": {"x": whole, "grad": first["dout"][:, :2].flatten(1), "mean": mean,
+                       "rstd": (deviation + 1e-5).rsqrt()},
+    }
+    problems = {}
+    for name, (line, meta) in NESTED.items():
+        t = {**{key: value.contiguous() for key, value in tensors[name].items()}, "offsets": offsets}
+        wide = torch.float64 if ":f32:" in line else torch.float32
+        t.update({key: value.to(wide) for key, value in nested_reference(line, meta, t).items()})
+        problems[name] = Problem(t, {"problem": line})
+    return problems
+
+
+def check_nested(name, problem):
+    """As check_stored."""
+    line, meta = NESTED[name]
+    assert problem.meta["problem"] == line
+    found = nested_reference(line, meta, problem.tensors)
+    assert found.keys() == {key for key in problem.tensors if key.endswith("_ref")}
+    stored = {key: problem.tensors[key] for key in found}
+    return max(disagreement(stored[key], value) / (1e-12 if stored[key].dtype == torch.float64 else 2.0 ** -23)
+               for key, value in found.items())
+
+
 def write(name, problems, about):
     path = FOLDER / name
     container.write_problems(path, problems, {"about": about, "source": "examples/make_examples.py"})
     print(f"{name}: {', '.join(problems)}; {path.stat().st_size} bytes")
 
 
+def write_nested():
+    write("nested.safetensors", nested_problems(), "nested operations on the 16 texts of minilm.safetensors; see README.md")
+
+
 def check():
-    units = {f"{path.name} {name}": check_stored(Problem(*parts)) for path in sorted(FOLDER.glob("*.safetensors"))
-             for name, parts in container.read_problems(path).items()}
+    units = {}
+    for path in sorted(FOLDER.glob("*.safetensors")):
+        for name, parts in container.read_problems(path).items():
+            problem = Problem(*parts)
+            units[f"{path.name} {name}"] = check_nested(name, problem) if "problem" in problem.meta else check_stored(problem)
     for name, value in units.items():
         print(f"{name}: references within {value:.3g} of what is allowed")
     return bool(units) and max(units.values()) <= 1.0
@@ -164,16 +229,21 @@ def check():
 def main():
     parser = argparse.ArgumentParser(description="Makes or checks the example inputs of sternway run.")
     parser.add_argument("--check", action="store_true", help="verify the committed files instead of writing them")
+    parser.add_argument("--nested", action="store_true", help="write nested.safetensors alone")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.check:
         sys.exit(0 if check() else 1)
+    if options.nested:
+        write_nested()
+        return
     captured, lengths, loss = run_model([0, 5])
     print(f"{len(lengths)} texts of {min(lengths)} to {max(lengths)} tokens, {sum(lengths)} in all; loss {loss:.4f}")
     problems = {"layer0": minilm_problem(captured[0], lengths, torch.float32),
                 "layer5": minilm_problem(captured[5], lengths, torch.bfloat16)}
     write("minilm.safetensors", problems, "attention of all-MiniLM-L6-v2 (Apache-2.0) on 16 short texts, packed; see README.md")
     write("causal_gqa.safetensors", {"decoder": causal_gqa_problem()}, "a decoder-like causal GQA problem; synthetic, see README.md")
+    write_nested()
 
 
 if __name__ == "__main__":

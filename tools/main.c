@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
  * The `sternway` command: picks the subcommand. Each of them parses its own options. */
+#include "tools/base/stop.h"
 #include "tools/base/tool.h"
 #include "tools/problem/problem.h"
 #include "common/status.h"
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *name;
@@ -36,7 +40,8 @@ static void print_help(FILE *to) {
     fputs("\n`sternway COMMAND --help` tells the rest, `sternway help problem` how a PROBLEM\n"
           "is written; every command takes --json.\n"
           "Exit status: 0 all went well, 1 what was checked failed or the machine did,\n"
-          "2 the command line or an input is wrong.\n",
+          "2 the command line or an input is wrong, 128 + its number where a signal ended\n"
+          "the command early: what had finished is reported, marked as partial.\n",
           to);
 }
 
@@ -54,7 +59,43 @@ static void print_problem_help(void) {
          "sources explains every word, those of jagged_* too.");
 }
 
+/* A pipe or a file that we open must not become a standard stream that the caller has closed. Using one fails as it
+ * would have. */
+static void keep_closed_streams(void) {
+    for (int fd = 0; fd <= STDERR_FILENO; ++fd)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd) _exit(STW_EXIT_FAILED);
+}
+
+/* A reader who has gone is told nothing. */
+static int is_output_lost(const char *name) {
+    if (!fflush(stdout) && !ferror(stdout)) return 0;
+    if (!stw_tool_stopped()) stw_tool_error(name, NULL, "standard output cannot be written");
+    return 1;
+}
+
+static const char *running = "help"; /* NULL: the command has ended and its output was looked at */
+
+/* Of a process that ends elsewhere: argp does behind --help. */
+static void check_output(void) {
+    if (running && is_output_lost(running)) _exit(STW_EXIT_FAILED);
+}
+
+static int run_command(int (*command)(int, char **), int argc, char **argv) {
+    running = argv[0];
+    int status = command(argc, argv);
+    int lost = is_output_lost(running);
+    if (!stw_tool_json_is_whole()) {
+        stw_tool_error(running, NULL, "out of memory");
+        lost = 1;
+    }
+    running = NULL;
+    return stw_tool_stop_end(lost && !status ? STW_EXIT_FAILED : status);
+}
+
 int main(int argc, char **argv) {
+    keep_closed_streams();
+    atexit(check_output);
+    stw_tool_json_watch();
     const char *name = argc > 1 ? argv[1] : NULL;
     if (!name) {
         print_help(stderr);
@@ -68,12 +109,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; ++i) {
         if (strcmp(name, commands[i].name)) continue;
         stw_tool_fold_log();
-        int status = commands[i].main(argc - 1, argv + 1);
-        if (fflush(stdout) || ferror(stdout)) {
-            stw_tool_error(name, NULL, "standard output cannot be written");
-            return status ? status : STW_EXIT_FAILED;
-        }
-        return status;
+        return run_command(commands[i].main, argc - 1, argv + 1);
     }
     if (!strcmp(name, "help") && argc == 3 && !strcmp(argv[2], "problem")) {
         print_problem_help();

@@ -2,9 +2,10 @@
  *
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
  * `sm90_wide` or `sm90_tall` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
- * also one each for f32 outputs, for all that is asked of outputs, and for ALiBi, softcap, dropout and a bias; for
- * `sm90_short` one a type; for `few16` and `few64` one for both modes. What stands before and behind the main loop of
- * `sm90` with the usual options is here, too; with others, and for all other rows, it comes from the sm80 image. */
+ * also one each for f32 outputs, for all that is asked of outputs, and for ALiBi, softcap, dropout and a bias; for wide
+ * heads one for ALiBi and softcap, and one for all that is asked of outputs, both for either mode; for `sm90_short` one
+ * a type; for `few16` and `few64` one for both modes. What stands before and behind the main loop of `sm90` with the
+ * usual options is here, too; with others, and for all other rows, it comes from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
     ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))
@@ -65,17 +66,28 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {        \
         attn_bwd_sm90_wide<config, ordered>(launch, maps, dev_shared);                                                 \
     }
-#define WIDE_BOTH(id, type, config)                                                                                    \
-    WIDE_KERNEL(id, type, config, plain, false) WIDE_KERNEL(id, type, config, ordered, true)
+#define WIDE_ALL(id, type)                                                                                             \
+    WIDE_KERNEL(id, type, id##_##type, plain, false)                                                                   \
+    WIDE_KERNEL(id, type, id##_##type, ordered, true)                                                                  \
+    WIDE_KERNEL(id, type, id##_##type##_features, features, SM90_ORDER_ASKED)                                          \
+    WIDE_KERNEL(id, type, id##_##type##_outputs, outputs, SM90_ORDER_ASKED)
+#define WIDE(id, type, T, hd)                                                                                          \
+    typedef sm90_wide_config<T, hd> id##_##type;                                                                       \
+    typedef sm90_wide_config<T, hd, SM90_WIDE_FEATURES> id##_##type##_features;                                        \
+    typedef sm90_wide_config<T, hd, SM90_WIDE_OUTPUTS> id##_##type##_outputs;                                          \
+    WIDE_ALL(id, type)
+#define TALL(id, type, T)                                                                                              \
+    typedef sm90_tall_config<T> id##_##type;                                                                           \
+    typedef sm90_tall_config<T, SM90_WIDE_FEATURES> id##_##type##_features;                                            \
+    typedef sm90_tall_config<T, SM90_WIDE_OUTPUTS> id##_##type##_outputs;                                              \
+    WIDE_ALL(id, type)
 #define ROW_sm90_wide(id, hd, bm, bn, kb)                                                                              \
     static_assert(bm == 64 && bn == STW_SM90_WIDE_KEYS(hd) && STW_SM90_WIDE_SMEM(hd) <= kb * 1024u,                    \
                   "bm, bn and smem_kb of " #id);                                                                       \
-    typedef sm90_wide_config<dev_bf16, hd> id##_bf16;                                                                  \
-    typedef sm90_wide_config<dev_f16, hd> id##_f16;                                                                    \
-    WIDE_BOTH(id, bf16, id##_bf16) WIDE_BOTH(id, f16, id##_f16)
+    WIDE(id, bf16, dev_bf16, hd) WIDE(id, f16, dev_f16, hd)
 #define ROW_sm90_tall(id, hd, bm, bn, kb)                                                                              \
     static_assert(hd == 192 && bm == 64 && STW_SM90_TALL_SMEM <= kb * 1024u, "bm and smem_kb of " #id);                \
-    WIDE_BOTH(id, bf16, sm90_tall_config<dev_bf16>) WIDE_BOTH(id, f16, sm90_tall_config<dev_f16>)
+    TALL(id, bf16, dev_bf16) TALL(id, f16, dev_f16)
 #define SHORT(id, type, T, hd, bm, bn)                                                                                 \
     DEV_KERNEL_BLOCKS(2 * bn, SM90_SHORT_CTAS(hd, bm, bn))                                                             \
     stw_attn_bwd_##id##_##type(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {                 \

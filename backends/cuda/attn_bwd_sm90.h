@@ -307,7 +307,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) lse[i].x -= maps.log_kept, lse[i].y -= maps.log_kept;
         }
         if constexpr (FEATURE == SM90_SOFTCAP) sm90_tanh(s, maps.factor);
-        else if constexpr (FEATURE == SM90_ALIBI) sm90_exponentials_alibi(s, lse, maps.factor, alibi);
+        else if constexpr (FEATURE == SM90_ALIBI)
+            sm90_exponentials_alibi(s, lse, maps.factor, alibi, (p.features & STW_FEAT_ALIBI_COLUMN) != 0);
         else if constexpr (FEATURE == SM90_BIAS) {
             typedef sm90_bias<C> bias;
             const uint32_t from = ds_to + (flip ^ 1) * C::DS_BYTES;

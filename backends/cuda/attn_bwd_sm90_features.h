@@ -20,9 +20,11 @@ struct sm90_place {
 
 /* ---- ALiBi ---- */
 
-/* What ALiBi subtracts is |origin - step * (8 i + b - 8 a)| for value 4 i + 2 a + b, times log2(e). */
+/* What ALiBi adds to exponent 4 i + 2 a + b, times log2(e): base - |origin[a] + (8 i + b) step|. By distance base is 0.
+ * By key the slope's multiple of a key is that of a key at the end of the work tile, base, and of the distance between
+ * the two, whose sign is that of the slope; the query does not count. */
 struct sm90_alibi {
-    float origin, step;
+    float origin[2], step, base;
 
     /* Query block `block` of head `head`. A work tile that does not exist may be anything: nothing is read by it. */
     DEV_FN sm90_alibi of(const stw_attn_launch &l, const attn_work_tile &tile, int head, int block, int bm,
@@ -31,18 +33,26 @@ struct sm90_alibi {
         const uint32_t b = min((uint32_t)tile.b, (uint32_t)p.batch - 1),
                        h = min((uint32_t)head, (uint32_t)p.heads_q - 1);
         const float slope = __ldg(p.alibi_slopes + ((int64_t)b * p.alibi_stride_batch + h)) * DEV_LOG2E;
+        const bool by_key = (p.features & STW_FEAT_ALIBI_COLUMN) != 0;
+        const int end = slope < 0.0f ? 0 : 128; /* keys of a work tile */
         const int64_t corner = tile.j0 - tile.seq.band.shift - (int64_t)block * bm;
-        return {(float)(corner + (at.key() - at.query())) * slope, slope};
+        const float first = by_key ? (float)(at.key() - end) : (float)(corner + (at.key() - at.query()));
+        return {{first * slope, (first + 8.0f) * slope},
+                by_key ? 0.0f : -slope,
+                by_key ? (float)(tile.j0 + tile.seq.kv.offset + end) * slope : 0.0f};
     }
 };
 
-/* P = 2^(S c - LSE c - |distance| slope c) in place; the statistics are negative. */
+/* P = 2^(S c - LSE c + what ALiBi adds) in place; the statistics are negative. */
 template <int VALUES, int PIECES>
-DEV_FN void sm90_exponentials_alibi(float (&s)[VALUES], const float2 (&lse)[PIECES], const float &factor,
-                                    const sm90_alibi &alibi) {
+DEV_FN void sm90_exponentials_alibi(float (&s)[VALUES], float2 (&lse)[PIECES], const float &factor,
+                                    const sm90_alibi &alibi, bool by_key) {
+    if (by_key) {
+        DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) lse[i].x += alibi.base, lse[i].y += alibi.base;
+    }
     DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i)
         DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
-            const float distance = fmaf((float)(8 * (e / 2) - 8 * i - e % 2), alibi.step, alibi.origin);
+            const float distance = fmaf((float)(8 * i + e % 2), alibi.step, alibi.origin[e / 2]);
             float &x = s[4 * i + e];
             x = dev_exp2_fast(fmaf(x, factor, e % 2 ? lse[i].y : lse[i].x) - fabsf(distance));
         }

@@ -110,8 +110,13 @@ template <class C> struct sm90_loads {
     }
 };
 
+/* In the place of ORDERED: a kernel for both modes, which the call's features tell apart. The kernels of one mode keep
+ * their machine code where ptxas sees a constant from the beginning. */
+enum { SM90_ORDER_ASKED = 2 };
+#define SM90_IS_ORDERED(l) (ORDERED == SM90_ORDER_ASKED ? ((l).p.features & STW_FEAT_DETERMINISTIC) != 0 : ORDERED != 0)
+
 /* Which work tile a CTA takes. One lane of the first warp asks. */
-template <bool ORDERED> struct sm90_scheduler {
+template <int ORDERED> struct sm90_scheduler {
     /* Instead of the next work tile's number: it has not been drawn yet; it has been asked for already. */
     enum : uint32_t { UNDRAWN = 0xFFFFFFFFu, FETCHED = 0xFFFFFFFEu };
     const stw_attn_launch &l;
@@ -121,9 +126,9 @@ template <bool ORDERED> struct sm90_scheduler {
     /* A number: work tiles that no CTA began with are drawn; in deterministic mode all, since each waits for those
      * before it. */
     DEV_METHOD uint32_t draw() const {
-        return (ORDERED ? 0u : (uint32_t)l.blocks) + (uint32_t)dev_fetch_add(l.tile_counter, 1);
+        return (SM90_IS_ORDERED(l) ? 0u : (uint32_t)l.blocks) + (uint32_t)dev_fetch_add(l.tile_counter, 1);
     }
-    DEV_METHOD uint32_t first_number() const { return ORDERED ? draw() : (uint32_t)dev_cta(); }
+    DEV_METHOD uint32_t first_number() const { return SM90_IS_ORDERED(l) ? draw() : (uint32_t)dev_cta(); }
     /* attn_place_of in 32 bits, which is enough here: long division would cost the main loop registers. */
     DEV_METHOD void place_of(uint32_t number, uint32_t *key_block, uint32_t *head) const {
         if (l.p.features & STW_FEAT_PACKED_KV) {
@@ -137,7 +142,7 @@ template <bool ORDERED> struct sm90_scheduler {
         const uint32_t left = (uint32_t)l.p.batch * heads_kv - first, here = left < together ? left : together;
         number -= first * blocks;
         const uint32_t turn = number / here, any = first + number - turn * here, b = any / heads_kv;
-        *key_block = b * blocks + (ORDERED ? blocks - 1 - turn : turn); /* STW_KEYS_DESCEND */
+        *key_block = b * blocks + (SM90_IS_ORDERED(l) ? blocks - 1 - turn : turn); /* STW_KEYS_DESCEND */
         *head = any - b * heads_kv;
     }
     /* Work tile `number` into `tile`, if there is one; its key block arrives asynchronously. */
@@ -165,7 +170,7 @@ template <bool ORDERED> struct sm90_scheduler {
 
 /* The first warp, in a step that is not the last of its work tile: asks for the rows of step j + 2, into stage `to`.
  * In the two steps before it finds out what the next work tile is, and asks for its K and first rows in the last. */
-template <class C, bool ORDERED>
+template <class C, int ORDERED>
 DEV_FN void sm90_load_ahead(const sm90_loads<C> &load, const sm90_scheduler<ORDERED> &scheduler,
                             const attn_work_tile &tile, attn_work_tile &next, const sm90_block_iterator &it, int turn,
                             int to) {

@@ -23,13 +23,14 @@
 #include "attn_bwd_sm90_wide.h"
 
 /* The warpgroups that multiply. */
-template <class C, bool ORDERED>
+template <class C, int ORDERED>
 DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem,
                                const attn_work_tile *tiles, const sm90_tile_masking *masking) {
     typedef typename C::T T;
     typedef sm90_mma<T> mma;
     enum { SUBNORMAL = !dev_is_f16<T>::yes, PANEL = C::PANEL_BYTES / 16, KEY_PANEL = C::KEY_PANEL_BYTES / 16 };
     const stw_attn_params &p = l.p;
+    const bool capped = C::FEATURES && (p.features & STW_FEAT_SOFTCAP);
     const int wave = (int)dev_wave(), group = wave / 4;
     const uint32_t base = sm90_shared_address(smem);
     const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
@@ -93,27 +94,38 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                                         sm90_mma_commit();
     };
     /* Sixteen of this thread's scores, pieces 4 PART.. of 8 queries, to P or dS: a row is a key, 16-byte pieces are
-     * exchanged as in any panel. Matrices of 8 keys x 8 queries. Addresses are made anew: ptxas would spill them. */
-    auto put_scores = [&](const float *x, int place, int part) {
+     * exchanged as in any panel. Matrices of 8 keys x 8 queries. Addresses are made anew: ptxas would spill them.
+     * `pair`: values i and i + 1, of the same key. */
+    auto put_scores = [&](int place, int part, auto pair) {
         const int thread = sm90_thread_anew();
         const uint32_t to =
             base + place + (thread / 32 * 16 + thread % 16) * 128 + ((thread / 16 % 2) ^ (thread % 8)) * 16;
         DEV_UNROLL_FOR (int i = 0; i < 2; ++i) {
             uint32_t w[4];
-            DEV_UNROLL_FOR (int k = 0; k < 4; ++k) w[k] = dev_pack(T(), x[8 * i + 2 * k], x[8 * i + 2 * k + 1]);
+            DEV_UNROLL_FOR (int k = 0; k < 4; ++k) w[k] = pair(16 * part + 8 * i + 2 * k);
             sm90_stmatrix(to ^ (64 * part + 32 * i), w);
         }
     };
+    auto as_they_are = [&](int i) { return dev_pack(T(), s[i], s[i + 1]); };
     auto arrive = [&](sm90_mbarrier barrier) {
         __syncwarp();
         if (sm90_elect()) barrier.arrive();
     };
-    /* S has come: P, and what is special about the step. */
+    /* S has come: P, also in its place, under softcap P times its derivative, and what is special about the step. */
     auto probabilities = [&](bool plain, int stage) {
         const char *const from = stats_at(stage);
         float2 lse[8];
         DEV_UNROLL_FOR (int i = 0; i < 8; ++i) lse[i] = *(const float2 *)(const void *)(from + 32 * i);
-        sm90_exponentials(s, lse, maps.factor);
+        if (capped) sm90_tanh(s, maps.factor);
+        else if constexpr (C::FEATURES) {
+            const int thread = sm90_thread_anew();
+            const sm90_wide_alibi<C> alibi = sm90_wide_alibi<C>::of(l, tiles[of.place], it.head, it.block,
+                                                                    thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2);
+            DEV_UNROLL_FOR (int i = 0; i < 32; ++i)
+                s[i] = dev_exp2_fast(alibi.exponent(s[i], maps.factor, i % 2 ? lse[i / 4].y : lse[i / 4].x, i / 2 % 2,
+                                                    i / 4 * 8 + i % 2));
+        } else sm90_exponentials(s, lse, maps.factor);
+        const float hidden = capped ? SM90_CAP_HIDDEN : 0.0f;
         const uint2 m = sm90_load_shared_words(base + C::AT_STATS + (stage * C::STATS + 2 * C::BM) * 4);
         special = (uint32_t)dev_uniform((int)((m.x ? (uint32_t)SM90_DEAD_ROWS : 0u) |
                                               (SUBNORMAL && m.y ? (uint32_t)SM90_EXACT_DQ : 0u) |
@@ -124,14 +136,23 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 const int *seen = (const int *)(const void *)(smem + C::AT_SEEN) + 2 * (16 * wave + here / 4);
                 int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
                 a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
-                sm90_mask_hidden(s, a, b, 0.0f);
+                sm90_mask_hidden(s, a, b, hidden);
             }
             if (special & SM90_DEAD_ROWS)
                 sm90_mask_dead_rows(s, (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + first,
-                                    0.0f);
+                                    hidden);
         }
-        put_scores(s, C::AT_P, 0);
-        put_scores(s + 16, C::AT_P, 1);
+        if (!capped) {
+            put_scores(C::AT_P, 0, as_they_are);
+            put_scores(C::AT_P, 1, as_they_are);
+        } else if constexpr (C::FEATURES) {
+            auto capped_pair = [&](int i) {
+                const float2 both = *(const float2 *)(const void *)(from + 32 * (i / 4));
+                return sm90_capped_pair<T>(s[i], s[i + 1], maps.cap, both.x, both.y);
+            };
+            put_scores(C::AT_P, 0, capped_pair);
+            put_scores(C::AT_P, 1, capped_pair);
+        }
         sm90_fence_async_shared();
         sm90_warpgroup_sync(sm90_thread_anew() / 128);
     };
@@ -157,10 +178,10 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         score_gradients(at.place, 0);
         begin_dp_and_dv(at0, at_dout.place, 1);
         barriers.scores_empty().wait(filled ^ 1);
-        put_scores(s, C::AT_DS, 0);
+        put_scores(C::AT_DS, 0, as_they_are);
         sm90_mma_wait<1>(dp);
         score_gradients(at.place, 1);
-        put_scores(s + 16, C::AT_DS, 1);
+        put_scores(C::AT_DS, 1, as_they_are);
         sm90_fence_async_shared();
         sm90_cta_sync();
     };
@@ -181,6 +202,20 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         }
     };
     auto exact = [&]() { return SUBNORMAL && (special & SM90_EXACT_DQ) != 0; };
+    /* f32 sums of dV or dK to memory, by way of the place of P, which begin again from 0. */
+    auto drain_one = [&](auto cols, const attn_work_tile &tile, auto &x, uint32_t output, bool drained) {
+        typedef typename C::template rows<decltype(cols)::count * 64> rows;
+        if ((output == STW_OUT_DV ? p.dv_dtype : p.dk_dtype) != STW_F32) return;
+        if (p.outputs & output)
+            sm90_store_sums<rows>(tile, x, l, output, drained, smem + C::AT_P + wave * 2048, wave, sm90_lane_anew());
+        DEV_UNROLL_FOR (int i = 0; i < rows::HD / 2; ++i) x[i] = 0.0f;
+    };
+    auto drain = [&](const attn_work_tile &tile, int left) {
+        const bool drained =
+            dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS; /* before this time */
+        drain_one(sm90_panels<C::PANELS_V>(), tile, dv, STW_OUT_DV, drained);
+        drain_one(sm90_panels<C::PANELS>(), tile, dk, STW_OUT_DK, drained);
+    };
 
     DEV_ROLLED for (;; of.next()) {
         const attn_work_tile &tile = tiles[of.place];
@@ -236,30 +271,42 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             probabilities(is_plain(), at.place);
             await_dout();
             gradients(base >> 4);
-            DEV_ROLLED while (it.left > 1) {
-                const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4));
-                const int stage = at.place;
-                /* 1 */
-                begin_dq(at0);
-                begin_dk(at0, stage, 0);
-                sm90_mma_wait<1>(dq);
-                arrive(barriers.dout_empty(at_dout.place));
-                arrive(barriers.scores_empty());
-                put_dq(exact());
-                at.next();
-                at_dout.next();
-                it.next();
-                /* 2 */
-                await_q();
-                begin_scores(at0, at.place);
-                begin_dk(at0, stage, 1);
-                sm90_mma_wait<1>(s);
-                probabilities(is_plain(), at.place);
+            int until = sm90_wide_drains<C>(p) ? it.left - (C::DRAIN_STEPS - 1) : 1; /* dV is a step ahead */
+            for (;;) {
+                DEV_ROLLED while (it.left > max(until, 1)) {
+                    const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4));
+                    const int stage = at.place;
+                    /* 1 */
+                    begin_dq(at0);
+                    begin_dk(at0, stage, 0);
+                    sm90_mma_wait<1>(dq);
+                    arrive(barriers.dout_empty(at_dout.place));
+                    arrive(barriers.scores_empty());
+                    put_dq(exact());
+                    at.next();
+                    at_dout.next();
+                    it.next();
+                    /* 2 */
+                    await_q();
+                    begin_scores(at0, at.place);
+                    begin_dk(at0, stage, 1);
+                    sm90_mma_wait<1>(s);
+                    probabilities(is_plain(), at.place);
+                    sm90_mma_wait<0>();
+                    arrive(barriers.q_empty(stage));
+                    /* 3, 4 */
+                    await_dout();
+                    gradients(at0);
+                }
+                if (!C::OUTPUTS || it.left <= 1) break;
                 sm90_mma_wait<0>();
-                arrive(barriers.q_empty(stage));
-                /* 3, 4 */
-                await_dout();
-                gradients(at0);
+                sm90_pin(dk);
+                sm90_pin(dv);
+                sm90_warpgroup_sync(sm90_thread_anew() / 128); /* none of its warps multiplies P any more */
+                drain(tile, it.left);
+                sm90_pin(dk);
+                sm90_pin(dv);
+                until -= C::DRAIN_STEPS;
             }
             arrive(barriers.v_empty());
             begin_dq(base >> 4);
@@ -278,27 +325,32 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             sm90_pin(dv);
             sm90_cta_sync(); /* nobody multiplies P or dS any more */
         }
+        if constexpr (C::OUTPUTS) drain(tile, 0);
         char *const mine = smem + C::AT_P + wave * 2048;
-        sm90_store_keys<typename C::template rows<C::HDV>>(tile, dv, p.dv, p.dtype, (l.vectors & STW_VECTOR_DV) != 0,
-                                                           (int)p.head_dim_v, 1.0f, mine, wave, sm90_lane_anew());
-        sm90_store_keys<typename C::template rows<C::HD>>(tile, dk, p.dk, p.dtype, (l.vectors & STW_VECTOR_DK) != 0,
-                                                          (int)p.head_dim_qk, p.scale, mine, wave, sm90_lane_anew());
+        if (!C::OUTPUTS || ((p.outputs & STW_OUT_DV) && p.dv_dtype != STW_F32))
+            sm90_store_keys<typename C::template rows<C::HDV>>(tile, dv, p.dv, p.dtype,
+                                                               (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v,
+                                                               1.0f, mine, wave, sm90_lane_anew());
+        if (!C::OUTPUTS || ((p.outputs & STW_OUT_DK) && p.dk_dtype != STW_F32))
+            sm90_store_keys<typename C::template rows<C::HD>>(tile, dk, p.dk, p.dtype, (l.vectors & STW_VECTOR_DK) != 0,
+                                                              (int)p.head_dim_qk, p.scale, mine, wave,
+                                                              sm90_lane_anew());
         arrive(barriers.tile_empty(of.place));
         sm90_cta_sync(); /* P goes where warps had their rows */
     }
 }
 
 /* The kernel of wide heads, with either loop. */
-template <class C, bool ORDERED>
+template <class C, int ORDERED>
 DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem) {
-    enum { KEEPS = ORDERED || !C::DIRECT }; /* a warp has dQ's additions or their order */
+    const bool keeps = !C::DIRECT || SM90_ORDERS_DQ(l); /* a warp has dQ's additions or their order */
     const int wave = (int)dev_wave();
     const uint32_t base = sm90_shared_address(smem);
     const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
     attn_work_tile *const tiles =
         (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, alternately */
     sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
-    if (wave == C::WARPS && sm90_elect()) barriers.init(C::WARPS + KEEPS);
+    if (wave == C::WARPS && sm90_elect()) barriers.init(C::WARPS + keeps);
     dev_await_previous();
     dev_barrier();
     if (wave >= C::WARPS) {
@@ -310,7 +362,9 @@ DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &ma
         }
         if (wave == C::WARPS + 1) {
             if constexpr (!C::DIRECT) sm90_wide_reduce<C, ORDERED>(l, barriers, smem, tiles);
-            else if constexpr (ORDERED) sm90_wide_order<C>(l, barriers, tiles);
+            else if constexpr (ORDERED) {
+                if (keeps) sm90_wide_order<C>(l, barriers, tiles);
+            }
         }
     } else {
         sm90_take_registers<C::REGISTERS>();

@@ -8,9 +8,11 @@
 #include "attn_bwd_sm90_config.h"
 #include "attn_bwd_sm90_wide_config.h"
 
-template <class T_> struct sm90_tall_config {
+template <class T_, int KIND = SM90_WIDE_PLAIN> struct sm90_tall_config {
     typedef T_ T;
     enum {
+        FEATURES = KIND == SM90_WIDE_FEATURES,
+        OUTPUTS = KIND == SM90_WIDE_OUTPUTS,
         HD = 192,
         HDV = 128,
         BM = 64,
@@ -24,6 +26,7 @@ template <class T_> struct sm90_tall_config {
         REGISTERS = 240, /* a thread's of those that multiply */
         LOADER_REGISTERS = 24,
         TALL = true, /* the loop of attn_bwd_sm90_tall.h */
+        DRAIN_STEPS = 2048 / BM,
         PANELS = HD / 64,
         PANELS_V = HDV / 64,
         WIDTH = HD

@@ -21,12 +21,18 @@
  *
  * dQ leaves by way of a place in shared memory, from which one instruction adds it (sm90_bulk_add) while products run.
  * With four panels there is no room for that place: dQ is added from registers, in two halves, each while a half of dK
- * runs. */
+ * runs.
+ *
+ * Two more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in the exponents
+ * of 2, or a softcap, by which 2 ends with tanh; 3 makes P of it, and leaves P (1 - tanh^2) in its registers.
+ * C::OUTPUTS: gradients that nobody wants go nowhere, and f32 dK and dV leave every 2048 query rows, since the matrix
+ * unit truncates its sums: between two steps, added to what this work tile has in memory already. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
 #include "attn_bwd_sm90.h"
 #include "attn_bwd_sm90_wide_epilogue.h"
+#include "attn_bwd_sm90_wide_features.h"
 #include "attn_bwd_sm90_wide_loads.h"
 
 /* K or V of a work tile holds an element that is not so small that terms of dQ are subnormal. Each warp looks for
@@ -70,7 +76,7 @@ template <int COUNT> struct sm90_panels {
 };
 
 /* The warpgroups that multiply. */
-template <class C, bool ORDERED>
+template <class C, int ORDERED>
 DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem,
                                const attn_work_tile *tiles, const sm90_tile_masking *masking) {
     typedef typename C::T T;
@@ -78,6 +84,8 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     enum { SUBNORMAL = !dev_is_f16<T>::yes, PANEL = C::PANEL_BYTES / 16, KEY_PANEL = C::KEY_PANEL_BYTES / 16 };
     enum { SCORES = C::GROUP_KEYS / 2, EACH = C::EACH, DQ_PIECES = 8 };
     const stw_attn_params &p = l.p;
+    const bool ordered = SM90_ORDERS_DQ(l);
+    const bool capped = C::FEATURES && (p.features & STW_FEAT_SOFTCAP), adds = SM90_ADDS_DQ(l);
     const int wave = (int)dev_wave(), group = wave / 4;
     const uint32_t base = sm90_shared_address(smem);
     const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
@@ -137,15 +145,15 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_mma_commit();
     };
     /* This thread's scores, of two queries and pairs of keys, to P or dS: a row is a key, 16-byte pieces are exchanged
-     * as in any panel. Matrices of 8 queries x 8 keys, transposed. Addresses are made anew: ptxas would spill them. */
-    auto put_scores = [&](const float(&x)[SCORES], int place) {
+     * as in any panel. Matrices of 8 queries x 8 keys, transposed. Addresses are made anew: ptxas would spill them.
+     * `pair`: values i and i + 1, of the same query. */
+    auto put_scores = [&](int place, auto pair) {
         const int thread = sm90_thread_anew(), row = thread % 8;
         const uint32_t to = base + place + (thread / 128 * C::GROUP_KEYS + thread / 16 % 2 * 8 + row) * 128 +
                             ((thread / 32 % 4 * 2 + thread / 8 % 2) ^ row) * 16;
         DEV_UNROLL_FOR (int i = 0; i < SCORES; i += 8) {
             uint32_t w[4] = {};
-            DEV_UNROLL_FOR (int k = 0; k < 4 && i + 2 * k < SCORES; ++k)
-                w[k] = dev_pack(T(), x[i + 2 * k], x[i + 2 * k + 1]);
+            DEV_UNROLL_FOR (int k = 0; k < 4 && i + 2 * k < SCORES; ++k) w[k] = pair(i + 2 * k);
             if (i + 8 <= SCORES) sm90_stmatrix_trans(to + i * 256, w);
             else sm90_stmatrix_trans_two(to + i * 256, w);
         }
@@ -165,11 +173,21 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + which + row_of();
         return float2{from[0], from[8]};
     };
-    /* S has come: P, and what is special about the step. */
+    /* S has come: P, under softcap its tanh, and what is special about the step. */
     auto probabilities = [&](bool plain, int stage) {
         const float2 lse = statistics(stage, 0);
-        DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
-            s[i] = dev_exp2_fast(fmaf(s[i], maps.factor, i & 2 ? lse.y : lse.x));
+        if (capped) sm90_tanh(s, maps.factor);
+        else if constexpr (C::FEATURES) {
+            const sm90_wide_alibi<C> alibi = sm90_wide_alibi<C>::of(
+                l, tiles[of.place], it.head, it.block, group * C::GROUP_KEYS + sm90_lane_anew() % 4 * 2, row_of());
+            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
+                s[i] = dev_exp2_fast(
+                    alibi.exponent(s[i], maps.factor, i & 2 ? lse.y : lse.x, i / 2 % 2, i / 4 * 8 + i % 2));
+        } else {
+            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
+                s[i] = dev_exp2_fast(fmaf(s[i], maps.factor, i & 2 ? lse.y : lse.x));
+        }
+        const float hidden = capped ? SM90_CAP_HIDDEN : 0.0f;
         const uint2 m = sm90_load_shared_words(base + C::AT_STATS + (stage * C::STATS + 2 * C::BM) * 4);
         special = (uint32_t)dev_uniform((int)((m.x ? (uint32_t)SM90_DEAD_ROWS : 0u) |
                                               (SUBNORMAL && m.y ? (uint32_t)SM90_EXACT_DQ : 0u) |
@@ -181,17 +199,24 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             const int2 a = sm90_wide_seen(tile, query, key), b = sm90_wide_seen(tile, query + 8, key);
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) {
                 const int at_key = i / 4 * 8 + i % 2;
-                if (i & 2 ? at_key < b.x || at_key > b.y : at_key < a.x || at_key > a.y) s[i] = 0.0f;
+                if (i & 2 ? at_key < b.x || at_key > b.y : at_key < a.x || at_key > a.y) s[i] = hidden;
             }
         }
         if (special & SM90_DEAD_ROWS) {
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
-                if ((i & 2 ? lse.y : lse.x) == -dev_infinity()) s[i] = 0.0f;
+                if ((i & 2 ? lse.y : lse.x) == -dev_infinity()) s[i] = hidden;
         }
     };
     /* 3 and 4 of a step; P is to be published. */
     auto gradients = [&](uint32_t at0) {
-        put_scores(s, C::AT_P);
+        auto as_they_are = [&](int i) { return dev_pack(T(), s[i], s[i + 1]); };
+        if (!capped) put_scores(C::AT_P, as_they_are);
+        else if constexpr (C::FEATURES) { /* P, and P times the derivative in the place of tanh */
+            const float2 lse = statistics(at.place, 0);
+            put_scores(C::AT_P, [&](int i) {
+                return sm90_capped_pair<T>(s[i], s[i + 1], maps.cap, i & 2 ? lse.y : lse.x, i & 2 ? lse.y : lse.x);
+            });
+        }
         sm90_fence_async_shared();
         sm90_cta_sync<C::THREADS>();
         begin_dv(at0, at_dout.place);
@@ -201,7 +226,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) dp[i] = s[i] != 0.0f ? dp[i] : 0.0f;
         }
         DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) s[i] *= dp[i] + (i & 2 ? delta.y : delta.x);
-        put_scores(s, C::AT_DS);
+        put_scores(C::AT_DS, as_they_are);
         sm90_fence_async_shared();
         sm90_cta_sync<C::THREADS>();
     };
@@ -213,7 +238,8 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         if (C::DIRECT) {
             const int here = (thread / 32 % 4 * 2 + second) * DEV_WAVE + thread % 32;
             float *const to = l.dq + (int64_t)block_at * (C::BM * C::WIDTH) + here * 4 + part * (DQ_PIECES * STEP);
-            if (ORDERED && part == 0) {
+            if (!adds) return;
+            if (ordered && part == 0) {
                 barriers.dq_empty().wait(filled);
                 filled ^= 1;
             }
@@ -226,7 +252,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             } else {
                 DEV_UNROLL_FOR (int i = 0; i < DQ_PIECES; ++i) sm90_add_four(to + i * STEP, x + 4 * i);
             }
-            if (ORDERED && part == C::DQ_PARTS - 1) arrive(barriers.dq_full());
+            if (ordered && part == C::DQ_PARTS - 1) arrive(barriers.dq_full());
             return;
         }
         /* Of 24 pieces of 8 columns this warpgroup has 8, the first half of a row of the sums has 12. */
@@ -254,6 +280,24 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         }
     };
 
+    /* f32 sums of dV or dK to memory, which begin again from 0. */
+    auto drain_one = [&](const attn_work_tile &tile, float(&x)[EACH][C::BN / 2], uint32_t output, bool drained) {
+        const bool of_dv = output == STW_OUT_DV;
+        if ((of_dv ? p.dv_dtype : p.dk_dtype) != STW_F32) return;
+        DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel) {
+            if (p.outputs & output)
+                sm90_wide_store_f32<C>(tile, x[panel], of_dv ? p.dv : p.dk, drained || (p.accumulate & output),
+                                       (int)(of_dv ? p.head_dim_v : p.head_dim_qk), of_dv ? 1.0f : p.scale,
+                                       (group * EACH + panel) * 64 + wave % 4 * 16);
+            DEV_UNROLL_FOR (int i = 0; i < C::BN / 2; ++i) x[panel][i] = 0.0f;
+        }
+    };
+    auto drain = [&](const attn_work_tile &tile, int left) {
+        const bool drained =
+            dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS; /* before this time */
+        drain_one(tile, dv, STW_OUT_DV, drained);
+        drain_one(tile, dk, STW_OUT_DK, drained);
+    };
     DEV_ROLLED for (;; of.next()) {
         const attn_work_tile &tile = tiles[of.place];
         const sm90_tile_masking &mask = masking[of.place];
@@ -308,43 +352,52 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             begin_dp(units(), at_dout.place);
             probabilities(is_plain(), at.place);
             gradients(units());
-            DEV_ROLLED while (it.left > 1) {
-                const uint32_t at0 = units(), block_at = it.at;
-                const int stage = at.place;
-                const bool is_exact = exact();
-                begin_dq(dq, at0, 0);
-                begin_dk(at0, stage, 0, 32);
-                sm90_mma_wait<2>();
-                arrive(barriers.dout_empty(at_dout.place));
-                arrive(barriers.scores_empty());
-                sm90_mma_wait<1>(dq);
-                take_dq(dq, block_at, is_exact, 0);
-                if (C::DQ_PARTS == 2) {
-                    begin_dq(dq, at0, 1);
-                    begin_dk(at0, stage, 32, C::BM);
+            int until = sm90_wide_drains<C>(p) ? it.left - (C::DRAIN_STEPS - 1) : 1; /* dV is a step ahead */
+            for (;;) {
+                DEV_ROLLED while (it.left > max(until, 1)) {
+                    const uint32_t at0 = units(), block_at = it.at;
+                    const int stage = at.place;
+                    const bool is_exact = exact();
+                    begin_dq(dq, at0, 0);
+                    begin_dk(at0, stage, 0, 32);
+                    sm90_mma_wait<2>();
+                    arrive(barriers.dout_empty(at_dout.place));
+                    arrive(barriers.scores_empty());
                     sm90_mma_wait<1>(dq);
-                    take_dq(dq, block_at, is_exact, 1);
+                    take_dq(dq, block_at, is_exact, 0);
+                    if (C::DQ_PARTS == 2) {
+                        begin_dq(dq, at0, 1);
+                        begin_dk(at0, stage, 32, C::BM);
+                        sm90_mma_wait<1>(dq);
+                        take_dq(dq, block_at, is_exact, 1);
+                    }
+                    at.next();
+                    at_dout.next();
+                    it.next();
+                    await_q();
+                    begin_scores(at0, at.place);
+                    /* 2 */
+                    if (C::DQ_PARTS == 1) { /* the rest of dK runs beside the exponentials, too */
+                        begin_dk(at0, stage, 32, C::BM);
+                        sm90_mma_wait<1>(s);
+                    }
+                    await_dout();
+                    begin_dp(at0, at_dout.place);
+                    if (C::DQ_PARTS == 2) sm90_mma_wait<1>(s);
+                    probabilities(is_plain(), at.place);
+                    sm90_mma_wait<1>();
+                    arrive(barriers.q_empty(stage));
+                    barriers.scores_empty().wait(multiplied);
+                    multiplied ^= 1;
+                    /* 3, 4 */
+                    gradients(at0);
                 }
-                at.next();
-                at_dout.next();
-                it.next();
-                await_q();
-                begin_scores(at0, at.place);
-                /* 2 */
-                if (C::DQ_PARTS == 1) { /* the rest of dK runs beside the exponentials, too */
-                    begin_dk(at0, stage, 32, C::BM);
-                    sm90_mma_wait<1>(s);
-                }
-                await_dout();
-                begin_dp(at0, at_dout.place);
-                if (C::DQ_PARTS == 2) sm90_mma_wait<1>(s);
-                probabilities(is_plain(), at.place);
-                sm90_mma_wait<1>();
-                arrive(barriers.q_empty(stage));
-                barriers.scores_empty().wait(multiplied);
-                multiplied ^= 1;
-                /* 3, 4 */
-                gradients(at0);
+                if (!C::OUTPUTS || it.left <= 1) break;
+                sm90_mma_wait<0>();
+                pin_sums();
+                drain(tile, it.left);
+                pin_sums();
+                until -= C::DRAIN_STEPS;
             }
             const uint32_t at0 = units(), block_at = it.at;
             arrive(barriers.v_empty());
@@ -366,13 +419,18 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             pin_sums();
             sm90_cta_sync<C::THREADS>(); /* nobody multiplies P or dS any more */
         }
+        if constexpr (C::OUTPUTS) drain(tile, 0);
         char *const mine = smem + C::AT_P + wave * 1024;
+        const bool stores_dv = !C::OUTPUTS || ((p.outputs & STW_OUT_DV) && p.dv_dtype != STW_F32),
+                   stores_dk = !C::OUTPUTS || ((p.outputs & STW_OUT_DK) && p.dk_dtype != STW_F32);
         DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel) {
             const int col0 = (group * EACH + panel) * 64 + wave % 4 * 16;
-            sm90_wide_store<C>(tile, dv[panel], p.dv, p.dtype, (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v,
-                               1.0f, mine, col0);
-            sm90_wide_store<C>(tile, dk[panel], p.dk, p.dtype, (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk,
-                               p.scale, mine, col0);
+            if (stores_dv)
+                sm90_wide_store<C>(tile, dv[panel], p.dv, p.dtype, (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v,
+                                   1.0f, mine, col0);
+            if (stores_dk)
+                sm90_wide_store<C>(tile, dk[panel], p.dk, p.dtype, (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk,
+                                   p.scale, mine, col0);
         }
         arrive(barriers.tile_empty(of.place));
         sm90_cta_sync<C::THREADS>(); /* P goes where warps had their rows */

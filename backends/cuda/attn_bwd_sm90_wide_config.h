@@ -6,10 +6,15 @@
 
 #include "mma_sm90.h"
 
+/* What a kernel knows: ALiBi or a softcap; f32 dK and dV, and gradients that nobody wants. */
+enum { SM90_WIDE_PLAIN, SM90_WIDE_FEATURES, SM90_WIDE_OUTPUTS };
+
 /* HD columns of Q, K, V and dO, in panels of 64. */
-template <class T_, int HD_> struct sm90_wide_config {
+template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config {
     typedef T_ T;
     enum {
+        FEATURES = KIND == SM90_WIDE_FEATURES,
+        OUTPUTS = KIND == SM90_WIDE_OUTPUTS,
         HD = HD_,
         HDV = HD_,
         BM = 64,
@@ -28,7 +33,8 @@ template <class T_, int HD_> struct sm90_wide_config {
         SUM_THREADS = 256, /* that dQ's sums are laid out for */
         REGISTERS = GROUPS == 2 ? 240 : 160,
         LOADER_REGISTERS = GROUPS == 2 ? 24 : 32,
-        TALL = false, /* the loop of attn_bwd_sm90_tall.h */
+        TALL = false,            /* the loop of attn_bwd_sm90_tall.h */
+        DRAIN_STEPS = 2048 / BM, /* that f32 dK and dV are summed over */
         WIDTH = HD
     };
     enum {

@@ -43,4 +43,29 @@ DEV_FN void sm90_wide_store(const attn_work_tile &tile, const float (&x)[C::BN /
     }
 }
 
+/* The same in f32, to any address and added to what is there if `adds`. Eight columns of a key are a sector. */
+template <class C>
+DEV_FN void sm90_wide_store_f32(const attn_work_tile &tile, const float (&x)[C::BN / 2], const stw_tensor_param &t,
+                                bool adds, int cols, float scale, int col0) {
+    enum { TOGETHER = 4 }; /* loads under way */
+    const int lane = sm90_lane_anew();
+    const int used = (int)stw_clamp_i64(tile.seq.kv.used - tile.j0, 0, C::BN);
+    const int end = adds ? used : (int)stw_clamp_i64(tile.seq.kv.rows - tile.j0, 0, C::BN);
+    const int key0 = lane % 4 * 2, col = col0 + lane / 4;
+    float *const to = (float *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + tile.j0 + key0) + col;
+    DEV_UNROLL_FOR (int first = 0; first < C::BN / 2; first += TOGETHER) {
+        float there[TOGETHER];
+        DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
+            const int i = first + e, key = i / 4 * 8 + i % 2, far = i % 4 / 2 * 8;
+            there[e] = 0.0f;
+            if (adds && key0 + key < end && col + far < cols) there[e] = to[key * t.seq + far];
+        }
+        DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
+            const int i = first + e, key = i / 4 * 8 + i % 2, far = i % 4 / 2 * 8;
+            const float sum = key0 + key < used ? x[i] * scale : 0.0f;
+            if (key0 + key < end && col + far < cols) to[key * t.seq + far] = there[e] + sum;
+        }
+    }
+}
+
 #endif

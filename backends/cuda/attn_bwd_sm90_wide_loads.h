@@ -107,8 +107,12 @@ template <class C> struct sm90_wide_loads {
     }
 };
 
+/* dQ is wanted; its additions have an order. */
+#define SM90_ADDS_DQ(l)   (!C::OUTPUTS || ((l).p.outputs & STW_OUT_DQ) != 0)
+#define SM90_ORDERS_DQ(l) (SM90_IS_ORDERED(l) && SM90_ADDS_DQ(l))
+
 /* One thread: all work tiles of this CTA, and their loads. What it asks for is bounded by the places that are empty. */
-template <class C, bool ORDERED>
+template <class C, int ORDERED>
 DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<ORDERED> &scheduler,
                            attn_work_tile *tiles, sm90_tile_masking *masking) {
     const sm90_wide_barriers<C> barriers = load.barriers();
@@ -174,10 +178,11 @@ DEV_FN void sm90_wide_order(const stw_attn_launch &l, const sm90_wide_barriers<C
 /* A warp: adds dQ of all work tiles of this CTA to the sums. In deterministic mode it waits until the semaphore of a
  * query block says that the key block before this one has added, and passes it on. With wrong cu_seqlens there may be
  * no order: l.unordered tells. */
-template <class C, bool ORDERED>
+template <class C, int ORDERED>
 DEV_FN void sm90_wide_reduce(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers, const char *smem,
                              const attn_work_tile *tiles) {
     enum { SUMS = C::DQ_BYTES / 4 };
+    const bool ordered = SM90_ORDERS_DQ(l), adds = SM90_ADDS_DQ(l);
     const float *const from = (const float *)(const void *)(smem + C::AT_DQ);
     const uint32_t *const exact = (const uint32_t *)(const void *)(smem + C::AT_EXACT);
     sm90_ring<2> at = {0, 0};
@@ -192,11 +197,12 @@ DEV_FN void sm90_wide_reduce(const stw_attn_launch &l, const sm90_wide_barriers<
             float *const to = l.dq + (int64_t)it.at * (C::BM * C::WIDTH);
             DEV_ROLLED_FOR (int part = 0; part < C::DQ_PARTS; ++part, parity ^= 1) {
                 barriers.dq_full().wait(parity);
-                if (ORDERED && part == 0)
+                if (ordered && part == 0)
                     while (dev_load_acquire(semaphore) != block + 1 && !*l.unordered) {
                     }
                 __syncwarp();
-                if (*exact) {
+                if (!adds) {
+                } else if (*exact) {
                     DEV_ROLLED_FOR (int i = (int)dev_lane(); i < SUMS; i += DEV_WAVE)
                         sm90_add_exact(to + part * SUMS + i, from[i]);
                     __syncwarp();
@@ -206,7 +212,7 @@ DEV_FN void sm90_wide_reduce(const stw_attn_launch &l, const sm90_wide_barriers<
                 }
                 if (sm90_elect()) barriers.dq_empty().arrive();
             }
-            if (ORDERED && sm90_elect()) {
+            if (ordered && sm90_elect()) {
                 sm90_bulk_wait();
                 sm90_fence_gpu();
                 sm90_store_relaxed(semaphore, block);

@@ -60,7 +60,6 @@ static const char *features_refusal(const stw_attn_params *p) {
     if (f == STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8)
         return "it takes a bias of the inputs' type or bytes";
     if (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p)) return "it makes dBias of a broadcast bias alone";
-    if (p->features & STW_FEAT_ALIBI_COLUMN) return "it takes ALiBi by distance, not by key";
     if (f == STW_FEAT_SOFTCAP && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "it takes a softcap from 1/64 to 512";
     if (f == STW_FEAT_DROPOUT && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
@@ -113,9 +112,19 @@ static const char *refusal(const stw_attn_params *p) {
         return "without dQ, dK or dV its f32 sums would have more than 2048 rows";
     return text;
 }
+/* Of wide heads, or NULL: a kernel of ALiBi and softcap, and one of f32 dK and dV and of few outputs, which drains sums
+ * of any length. Each serves deterministic mode and the other. */
+static const char *wide_mode_of(const stw_attn_params *p) {
+    if (p->features & FEATURES) return "features";
+    return has_f32_keys(p) || (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV ? "outputs" : NULL;
+}
+/* What they make that narrow heads' kernels do not, they make of head dims that they pad by less than twice. */
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
-    return p->features & FEATURES ? "its kernels of wide heads take no ALiBi, softcap, dropout and bias"
-                                  : refusal_of(p, bn, 1);
+    if (p->features & (STW_FEAT_DROPOUT | STW_FEAT_BIAS)) return "its kernels of wide heads take no dropout and bias";
+    const char *text = refusal_of(p, bn, (p->features & FEATURES) != 0);
+    if (!text && p->head_dim_qk <= 64 && p->head_dim_v <= 64 && !(p->features & FEATURES) && wide_mode_of(p))
+        return "its kernels of wide heads take f32 dK and dV and few outputs of head dims above 64";
+    return text;
 }
 static const char *refusal_wide(const stw_attn_params *p) { return refusal_of_wide(p, KEYS_WIDE); }
 static const char *refusal_tall(const stw_attn_params *p) {
@@ -188,6 +197,7 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
 /* A warpgroup has the loads: it is not among the warps of the table, which the kernel behind counts. */
 static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t smem, stw_attn_choice *out) {
     plan_of(tile, p, 0, out);
+    if (wide_mode_of(p)) out->mode = wide_mode_of(p);
     out->smem = smem;
     out->loaders = 128;
 }

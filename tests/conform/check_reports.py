@@ -245,6 +245,21 @@ for name, document, text in (
     status, out, err = run("--merge", "c.json", "a.json")
     check(f"contradiction: {name}, the other way round", status == 1 and "contradicts" in err, out, err)
 
+def with_escapes(d):
+    d.update(id="e\x1b[31m", node="n\x1b]0;x\x07")
+    d["errors"].append("all \x1b[2J gone \u009b31m \x7f")
+    to_failed(d)
+    d["cases"][0].update(text="\x1b[8mhidden", row="r\x1b[1A", variant="v\r")
+    d["cases"][1]["d\x1bq"] = d["cases"][1].pop("dq", {"max_ratio": 0.5})
+
+
+save("escapes.json", changed(with_escapes))
+for name in ("escapes.json", "no\x1b[31m.json"):
+    status, out, err = run("--merge", "a.json", name, "--junit", "e.xml", "--report", "e.json")
+    raw = [c for c in out + err + content("e.xml") + content("e.json") if (ord(c) < 0x20 and c != "\n" and c != "\t") or 0x7f <= ord(c) < 0xa0]
+    check(f"what a terminal would act on is not printed: {name!r}", status == 1 and raw == [], raw, out, err)
+    check(f"... and what it stands in is: {name!r}", ("all ?[2J gone ??31m ?" in err and "?[8mhidden" in out) or "no?[31m.json" in err, out, err)
+
 text = json.dumps(a)
 damaged = {
     "empty": "", "cut off": text[:len(text) // 2], "more behind it": text + "{}", "a zero byte": text + "\0x", "no JSON": "hello",
@@ -289,6 +304,26 @@ if PRELOAD:
         status, again, err = run(*words, **wrong)
         expected = re.sub(r" given (\S+)", lambda f: f" given {f.group(1)}:seed{re.search(r' seed=([0-9]+)', line).group(1)}", line)
         check("a replay with its seed fails in the same way", status == 1 and expected in again.splitlines(), expected, again)
+    # ---- a worker that dies fails its case, and the others go on
+    for jobs in ("1", "2"):
+        for variable, text in (("WRONG_CRASH", "the process died of signal 11"), ("WRONG_EXIT", "the process ended with status 0")):
+            status, out, err = run("--backend", "cpu", "--jobs", jobs, "--report", "x.json", *LINES, LD_PRELOAD=PRELOAD, **{variable: "d16"})
+            x = load("x.json")
+            bad = [c for c in x["cases"] if c["outcome"] == "FAIL"]
+            check(f"{variable}, {jobs} jobs: its case fails by name", status == 1 and [c["problem"] for c in bad] == [LINES[1]] and
+                  bad[0]["text"] == text and f"FAIL given {LINES[1]}" in out, out, err)
+            check(f"{variable}, {jobs} jobs: the others go on", {c["problem"] for c in x["cases"] if c["outcome"] == "ok"} >=
+                  {LINES[0], *LINES[2:]} and totals(out)[1] == 1, out, err)
+    # ---- a merge that lacks memory is never a good one
+    one = [c for c in a["cases"] if c["problem"] == LINES[0]][:1]
+    save("good.json", changed(lambda d: d.update(id="g", cases=one, passed=1, features=[], command=[])))
+    save("bad.json", changed(lambda d: (d.update(id="b", node="n", cases=copy.deepcopy(one), passed=1, features=[], command=[]), to_failed(d))))
+    passed = []
+    for more, numbers in (({"WRONG_EVER": "1"}, range(3, 260, 5)), ({}, range(3, 500, 11))):
+        for number in numbers:
+            status, out, err = run("--merge", "good.json", "bad.json", LD_PRELOAD=PRELOAD, WRONG_MALLOC=str(number), **more)
+            passed += [(number, more, status, err)] if status not in (1, 2) else []
+    check("a merge without memory", passed == [], passed)
     status, out, err = run("--merge", "a.json", "w.json")
     check("... and its report fails a merge", status == 1 and totals(out)[1] == w["failed"], out, err)
     # --large samples components: a wrong byte in the last one is seen, one in a component between is not looked at

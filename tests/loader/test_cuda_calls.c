@@ -281,6 +281,23 @@ static void overhead(void **state) {
     measure("plain"); /* that it has maps: test_cuda_sm90.c */
 }
 
+/* From a fresh process to the end of its first run, the driver's part left to the fake: 5 ms. The best of a few, for
+ * pages that another process has in memory already are not ours to pay for. */
+static void first_use(void **state) {
+    (void)state;
+    double best = 1e12;
+    for (int n = 0; n < 10 && best > 5000 * SLOWER; ++n) {
+        double took = 0;
+        tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAST=1"), LIST("first"));
+        const char *line = strstr(run.out, "\nfirst ");
+        assert_non_null(line);
+        assert_int_equal(sscanf(line, "\nfirst %lf us", &took), 1);
+        best = took < best ? took : best;
+    }
+    printf("first use: %.0f us (goal 5000)\n", best);
+    assert_true(best > 0 && best <= 5000 * SLOWER);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_life),
@@ -294,6 +311,7 @@ int main(void) {
         cmocka_unit_test(device_loss),
         cmocka_unit_test(fork_after_run),
         cmocka_unit_test(overhead),
+        cmocka_unit_test(first_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

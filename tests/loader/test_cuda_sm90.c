@@ -163,12 +163,12 @@ static const char *const refusals[][2] = {
     {"bf16:b1h2s64d64:bias_bhqk:grads_qkvb", "it makes dBias of a broadcast bias alone"},
     {"bf16:b2h2s64d64:bias_1hqk:grads_b", "it makes dQ, dK and dV"},
     {"bf16:b1h2s64d64:alibi:softcap9", "it takes one of ALiBi, softcap, dropout and a bias"},
-    {"f16:b1h2s64d128:alibi:alibi_col", "it takes ALiBi by distance, not by key"},
+    {"f16:b1h1s1000000x64d64:grads_kv:dk_f32", "without dQ, dK or dV its f32 sums would have more than 2048 rows"},
     {"f16:b1h2s64d128:softcap1000", "it takes a softcap from 1/64 to 512"},
     {"bf16:b1h2s64d64:grads_kv:alibi", "it makes dQ, dK and dV together"},
-    {"bf16:b1h2s64d192:grads_q", "it makes dQ, dK and dV together"},
+    {"bf16:b1h2s64d192:grads_q:alibi", "it makes dQ, dK and dV together"},
     {"bf16:b1h2s64d64:dk_f32:dropout0.1", "it makes dK and dV in the inputs' type"},
-    {"bf16:b1h2s64d256:dv_f32", "it makes dK and dV in the inputs' type"},
+    {"bf16:b1h2s64d256:dv_f32:softcap30", "it makes dK and dV in the inputs' type"},
     {"bf16:b1h2s0x64d64", "it takes no empty tensors"},
     {"bf16:b1h2s64x0d64", "it takes no empty tensors"},
     {"bf16:b0h2s64d64", "it takes no empty tensors"},
@@ -214,6 +214,10 @@ static const char *const accepted[] = {
     "bf16:b1h2s64d96:det",
     "bf16:b1h2s64d256:causal_br",
     "f16:b1h2s64d192x128:det",
+    "bf16:b1h2s64d256:softcap50:det",
+    "f16:b1h2s64d192x128:alibi:alibi_col",
+    "bf16:b1h2s64d192:grads_kv",
+    "f16:b1h2s64d192x128:dk_f32:dv_f32:acc_kv",
     "f16:b1h2s64d136",
     "bf16:b1h2s64d128x200",
     "bf16:b1h2s64d64:alibi",
@@ -237,9 +241,10 @@ static void plans_refuse_by_name(void **state) {
         one("cuda", LIST(H200), "why", problem);
         snprintf(reason, sizeof reason, "attn_bwd.sm90.def): %s\n", refusals[i][1]);
         if (!variant_begins("sm80_") || !strstr(run.out, reason)) fail_msg("%s: %s", problem, run.out);
-        const char *wide = strstr(refusals[i][0], "alibi") || strstr(refusals[i][0], "softcap") ||
-                                   strstr(refusals[i][0], "dropout") || strstr(refusals[i][0], "bias")
-                               ? "its kernels of wide heads take no ALiBi, softcap, dropout and bias"
+        const char *wide = strstr(refusals[i][0], "dropout") || strstr(refusals[i][0], "bias")
+                               ? "its kernels of wide heads take no dropout and bias"
+                           : strstr(refusals[i][0], "grads_kv:dk_f32")
+                               ? "its kernels of wide heads take f32 dK and dV and few outputs of head dims above 64"
                                : refusals[i][1];
         snprintf(reason, sizeof reason, "%s: not sm90_64x80_hd256", wide);
         assert_string_equal(behind(run.out, "costs more: "), reason);
@@ -251,7 +256,7 @@ static void plans_refuse_by_name(void **state) {
     }
     static const char *const others[][2] = {
         {"attn_bwd:bf16:b1h2s64d192x128:dropout0.1",
-         "its kernels of wide heads take no ALiBi, softcap, dropout and bias: not sm90_64x80_hd256"},
+         "its kernels of wide heads take no dropout and bias: not sm90_64x80_hd256"},
         {"attn_bwd:f32:b1h2s64d64", "dtype is f32: not sm90_64x80_hd256"},
         {"attn_fwd:bf16:b1h2s64d64", "nothing"}};
     for (int i = 0; i < 3; ++i) {
@@ -274,6 +279,9 @@ static void kernels_of_modes(void **state) {
         {"attn_bwd:f16:b1h2s64d128:dk_f32", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_f16_outputs"},
         {"attn_bwd:f16:b1h2s64d128:dv_f32:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_f16_outputs_ordered"},
         {"attn_bwd:bf16:b1h8k1s8192d128", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_general"},
+        {"attn_bwd:bf16:b1h2s64d256:softcap50", "cuda:launch stw_attn_bwd_sm90_64x80_hd256_bf16_features"},
+        {"attn_bwd:bf16:b1h2s64d192x128:dk_f32:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd192v128_bf16_outputs"},
+        {"attn_bwd:f16:b1h2s64d256:grads_kv", "cuda:launch stw_attn_bwd_sm90_64x80_hd256_f16_outputs"},
         {"attn_bwd:bf16:b1h8k1s8192d128", "cuda:launch stw_attn_bwd_postprocess_parts"},
         {"attn_bwd:bf16:b1h8k1s8192d128:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_general_ordered"},
         {"attn_bwd:bf16:b1h2s16x2048d128:det", "cuda:launch stw_attn_bwd_sm90_few16_hd128_bf16_plain"},
@@ -286,6 +294,9 @@ static void kernels_of_modes(void **state) {
     }
     static const char *const named[][2] = {
         {"attn_bwd:bf16:b1h2s64d64:bias_bhqk", "stw_attn_bwd_sm90_128x128_hd64_bf16_bias "},
+        {"attn_bwd:f16:b1h2s64d192:alibi:det", "stw_attn_bwd_sm90_64x96_hd192_f16_features "},
+        {"attn_bwd:bf16:b1h2s64d96:alibi:alibi_col", "stw_attn_bwd_sm90_64x128_hd96_bf16_alibi "},
+        {"attn_bwd:bf16:b1h1s1000000x64d128:grads_kv:dk_f32", "stw_attn_bwd_sm90_64x128_hd192v128_bf16_outputs"},
         {"attn_bwd:bf16:b2h2s64d64:bias_1hqk:grads_qkvb", "stw_attn_dbias_reduce_plain_64x64_hd64_bf16 "},
         {"attn_bwd:f16:b1h2s64d128:biasu8_b1qk:det", "stw_attn_bwd_sm90_64x128_hd128_f16_bias_ordered "}};
     for (size_t i = 0; i < sizeof named / sizeof *named; ++i) {

@@ -76,6 +76,10 @@ class Cli(CommandTest):
         self.assertEqual((log["value"], log["set"]), ("error", True))
         self.assertEqual(report["devices"][-1]["backend"], "cpu")
         self.assertTrue(report["devices"][-1]["usable"])
+        flags = re.search(r"(?m)^flags.*", pathlib.Path("/proc/cpuinfo").read_text())
+        if flags:  # x86: what the names of the CPU's variants speak of
+            for name, flag in (("avx2", "avx2"), ("avx512f", "avx512f"), ("avx512bf16", "avx512_bf16")):
+                self.assertEqual(name in report["cpu_instruction_sets"], flag in flags.group().split(), name)
 
     @unittest.skipUnless((SOURCE / ".git").exists() and shutil.which("cmake"), "no checkout of git, or no cmake")
     def test_an_archive_knows_its_commit(self):

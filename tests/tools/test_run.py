@@ -437,7 +437,7 @@ class Run(CommandTest):
         self.assert_refused(sternway("run", path, env={"STERNWAY_CPU_THREADS": "-3"}), "STERNWAY_CPU_THREADS=-3")
 
     def test_examples(self):
-        for name in ("minilm", "causal_gqa"):
+        for name in ("minilm", "causal_gqa", "nested"):
             document = self.run_json(SOURCE / "examples" / f"{name}.safetensors")
             self.assertGreater(document["references_met"], 0)
 

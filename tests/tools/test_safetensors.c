@@ -218,6 +218,27 @@ static void written_files_are_read_back(void **state) {
     unlink(path);
 }
 
+/* A file that another process cuts off, or writes anew, after it was opened. */
+static void what_was_read_stays(void **state) {
+    (void)state;
+    enum { COUNT = 100000 };
+    char path[] = "/tmp/sternway-test-XXXXXX", error[STW_ST_ERROR_MAX];
+    int fd = mkstemp(path);
+    float *values = malloc(COUNT * sizeof *values);
+    assert_true(fd >= 0 && values);
+    for (int i = 0; i < COUNT; ++i) values[i] = (float)i;
+    const stw_st_tensor tensor = {.name = "x", .type = STW_ST_F32, .rank = 1, .shape = {COUNT}, .data = values};
+    stw_safetensors file;
+    assert_int_equal(stw_safetensors_write(path, &tensor, 1, NULL, 0, error), 0);
+    assert_int_equal(stw_safetensors_open(path, &file, error), 0);
+    assert_int_equal(truncate(path, 8), 0);
+    assert_memory_equal(file.tensors[0].data, values, COUNT * sizeof *values);
+    stw_safetensors_close(&file);
+    free(values);
+    close(fd);
+    unlink(path);
+}
+
 static void a_failed_write_leaves_the_old_file(void **state) {
     (void)state;
     char folder[] = "/tmp/sternway-test-XXXXXX", path[64], error[STW_ST_ERROR_MAX];
@@ -239,6 +260,7 @@ int main(void) {
         cmocka_unit_test(every_type_has_its_size),
         cmocka_unit_test(names_in_utf8),
         cmocka_unit_test(written_files_are_read_back),
+        cmocka_unit_test(what_was_read_stays),
         cmocka_unit_test(a_failed_write_leaves_the_old_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

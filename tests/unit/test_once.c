@@ -500,13 +500,14 @@ static void a_hit_allocates_nothing(void **state) {
 
 /* ---- threads and fork ---- */
 
-enum { THREADS = 64, ROUNDS = 300, CLASSES = STW_PLAN_CACHE_SLOTS + 40 };
+enum { THREADS = 64, CLASSES = STW_PLAN_CACHE_SLOTS + 40 };
+static int rounds = 300; /* calls of each thread */
 
 static void *hammer(void *data) {
     stw_context *context = data;
     static atomic_uint number;
     uint64_t random = 88172645463325252u + 977 * ++number;
-    for (int n = 0; n < ROUNDS; ++n) {
+    for (int n = 0; n < rounds; ++n) {
         random ^= random << 13, random ^= random >> 7, random ^= random << 17;
         const stw_attn_desc desc = of_heads(1 + (int64_t)(random % (n & 64 ? CLASSES : 8)));
         if (random >> 63 ? bwd(context, &desc) : fwd(context, &desc)) ++wrong_plans;
@@ -522,7 +523,7 @@ static void many_threads(void **state) {
     for (int i = 0; i < THREADS; ++i) assert_int_equal(pthread_create(&threads[i], NULL, hammer, context), 0);
     for (int i = 0; i < THREADS; ++i) pthread_join(threads[i], NULL);
     fake.attn_fwd = kept_run;
-    assert_int_equal(runs, THREADS * ROUNDS);
+    assert_int_equal(runs, THREADS * rounds);
     assert_int_equal(wrong_plans, 0);
     for (size_t i = 0; i < STW_PLAN_CACHE_SLOTS; ++i) assert_int_equal(atomic_load(&context->plans.slot[i].users), 0);
     stw_context_destroy(context);
@@ -559,7 +560,8 @@ static void forked_in_the_middle(void **state) {
     stw_context_destroy(context);
 }
 
-int main(void) {
+/* An argument: so many calls a thread, and the test of threads alone. */
+int main(int argc, char **argv) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, prepare, finish)
     const struct CMUnitTest tests[] = {
         TEST(calls_of_a_class_share_a_plan),
@@ -576,5 +578,7 @@ int main(void) {
         TEST(many_threads),
         TEST(forked_in_the_middle),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest threads[] = {TEST(many_threads)};
+    if (argc > 1) rounds = atoi(argv[1]);
+    return argc > 1 ? cmocka_run_group_tests(threads, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
 }

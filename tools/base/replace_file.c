@@ -4,6 +4,7 @@
 #include "replace_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,7 +16,8 @@ static char *refuse_target(char *target, const char *text, char *error) {
     return NULL;
 }
 
-char *stw_replace_target(const char *path, char error[STW_REPLACE_ERROR_MAX]) {
+/* The regular file that `path` names or would name, links resolved. */
+static char *find_target(const char *path, char error[STW_REPLACE_ERROR_MAX]) {
     struct stat at;
     char *target = NULL;
     if (!stat(path, &at)) {
@@ -31,34 +33,67 @@ char *stw_replace_target(const char *path, char error[STW_REPLACE_ERROR_MAX]) {
     if (!target) return refuse_target(NULL, strerror(errno), error);
     char *slash = strrchr(target, '/');
     if (!(slash ? slash[1] : target[0])) return refuse_target(target, "not the name of a file", error);
-    char *folder = slash ? strndup(target, slash == target ? 1 : (size_t)(slash - target)) : strdup(".");
-    int bad = !folder || access(folder, W_OK | X_OK);
+    return target;
+}
+
+#define NAME_KEPT 200 /* characters of the target's name in that of the file beside it; names have 255 */
+
+/* A new file in the folder of `target`, with a name that no other process has or had: NAME.XXXXXX.part. Its descriptor,
+ * or -1 with the reason in `error`; *beside_out is to be freed. */
+static int open_beside(const char *target, char **beside_out, char error[STW_REPLACE_ERROR_MAX]) {
+    const char *slash = strrchr(target, '/');
+    int folder = slash ? (int)(slash - target) + 1 : 0;
+    if (asprintf(beside_out, "%.*s%.*s.XXXXXX.part", folder, target, NAME_KEPT, target + folder) < 0)
+        *beside_out = NULL;
+    int fd = *beside_out ? mkostemps(*beside_out, 5, O_CLOEXEC) : -1;
     int reason = errno;
-    if (bad)
-        snprintf(error, STW_REPLACE_ERROR_MAX, "cannot be written: folder %.300s: %s", folder ? folder : "",
-                 strerror(reason));
-    free(folder);
-    if (!bad) return target;
-    free(target);
-    return NULL;
+    if (fd >= 0) return fd;
+    free(*beside_out);
+    *beside_out = NULL;
+    snprintf(error, STW_REPLACE_ERROR_MAX, "cannot be written: folder %.*s: %s", folder > 1 ? folder - 1 : 1,
+             folder ? target : ".", strerror(reason));
+    return -1;
+}
+
+char *stw_replace_target(const char *path, char error[STW_REPLACE_ERROR_MAX]) {
+    char *target = find_target(path, error), *beside;
+    int fd = target ? open_beside(target, &beside, error) : -1;
+    if (fd < 0) {
+        free(target);
+        return NULL;
+    }
+    close(fd);
+    unlink(beside);
+    free(beside);
+    return target;
+}
+
+/* Owner and permissions of the file that is replaced; those of a new one where there is none. */
+static int set_mode(int fd, const char *target) {
+    struct stat old;
+    if (stat(target, &old)) {
+        mode_t mask = umask(0);
+        umask(mask);
+        return fchmod(fd, 0666 & ~mask);
+    }
+    int kept = !fchown(fd, old.st_uid, old.st_gid); /* another's group must not be able to do what its own was */
+    return fchmod(fd, old.st_mode & (kept ? 0777 : 0707));
 }
 
 int stw_replace_file(const char *given, int (*write)(FILE *to, const void *user), const void *user,
                      char error[STW_REPLACE_ERROR_MAX]) {
-    char *path = stw_replace_target(given, error);
-    if (!path) return -1;
-    char *beside = malloc(strlen(path) + 32);
-    if (!beside) {
+    char *beside = NULL, *path = find_target(given, error);
+    int fd = path ? open_beside(path, &beside, error) : -1;
+    if (fd < 0) {
         free(path);
-        snprintf(error, STW_REPLACE_ERROR_MAX, "out of memory");
         return -1;
     }
-    sprintf(beside, "%s.%ld.part", path, (long)getpid());
-    FILE *to = fopen(beside, "wbx");
-    int status = to ? write(to, user) : -1;
+    int status = set_mode(fd, path);
+    FILE *to = status ? NULL : fdopen(fd, "wb");
+    status = to ? write(to, user) : -1;
     if (!status) status = fflush(to);
     int reason = errno;
-    if (to && fclose(to) && !status) {
+    if ((to ? fclose(to) : close(fd)) && !status) {
         reason = errno;
         status = -1;
     }
@@ -67,7 +102,7 @@ int stw_replace_file(const char *given, int (*write)(FILE *to, const void *user)
         status = -1;
     }
     if (status) {
-        if (to) unlink(beside);
+        unlink(beside);
         snprintf(error, STW_REPLACE_ERROR_MAX, "cannot be written: %s", strerror(reason));
     }
     free(beside);

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -299,16 +298,29 @@ int stw_safetensors_parse(const void *data, size_t size, stw_safetensors *file_o
 
 /* ---- files ------------------------------------------------------------------------------------ */
 
-static int map_file(int fd, void **map_out, size_t *size_out, char *error) {
+/* Read and not mapped: a mapped page that another process has cut off meanwhile ends this one by SIGBUS. */
+static int read_file(int fd, void **bytes_out, size_t *size_out, char *error) {
     struct stat info;
     if (fstat(fd, &info)) return fail(error, "%s", strerror(errno));
     if (S_ISDIR(info.st_mode)) return fail(error, "is a directory, not a safetensors file");
     if (!S_ISREG(info.st_mode)) return fail(error, "is not a regular file");
     if (info.st_size == 0) return fail(error, "is empty, not a safetensors file");
-    void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED) return fail(error, "cannot be mapped: %s", strerror(errno));
-    *map_out = map;
-    *size_out = (size_t)info.st_size;
+    size_t size = (size_t)info.st_size, done = 0;
+    char *bytes = malloc(size);
+    if (!bytes) return fail(error, "no memory for its %zu bytes", size);
+    while (done < size) {
+        ssize_t more = read(fd, bytes + done, size - done);
+        if (more < 0 && errno == EINTR) continue;
+        if (more <= 0) {
+            int status = more ? fail(error, "%s", strerror(errno))
+                              : fail(error, "was cut off at byte %zu of %zu while it was read", done, size);
+            free(bytes);
+            return status;
+        }
+        done += (size_t)more;
+    }
+    *bytes_out = bytes;
+    *size_out = size;
     return 0;
 }
 
@@ -317,26 +329,22 @@ int stw_safetensors_open(const char *path, stw_safetensors *file_out, char error
     /* non-blocking, so that a FIFO is refused rather than waited for */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return fail(error, "%s", strerror(errno));
-    void *map = NULL;
+    void *bytes = NULL;
     size_t size = 0;
-    int status = map_file(fd, &map, &size, error);
+    int status = read_file(fd, &bytes, &size, error);
     close(fd);
     if (status) return status;
-    status = stw_safetensors_parse(map, size, file_out, error);
-    if (status) {
-        munmap(map, size);
-        return status;
-    }
-    file_out->map = map;
-    file_out->map_size = size;
-    return 0;
+    status = stw_safetensors_parse(bytes, size, file_out, error);
+    if (status) free(bytes);
+    else file_out->bytes = bytes;
+    return status;
 }
 
 void stw_safetensors_close(stw_safetensors *file) {
     free(file->tensors);
     free(file->pairs);
     cJSON_Delete(file->tree);
-    if (file->map) munmap(file->map, file->map_size);
+    free(file->bytes);
     memset(file, 0, sizeof *file);
 }
 

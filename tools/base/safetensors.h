@@ -62,15 +62,14 @@ typedef struct stw_safetensors {
     size_t tensor_count;
     stw_st_pair *pairs; /* __metadata__, in its order */
     size_t pair_count;
-    void *tree; /* cJSON; owns the strings */
-    void *map;  /* of stw_safetensors_open */
-    size_t map_size;
+    void *tree;  /* cJSON; owns the strings */
+    void *bytes; /* the file, of stw_safetensors_open */
 } stw_safetensors;
 
 /* Reads a container in memory; `data` must outlive `file_out`. No file is touched. */
 int stw_safetensors_parse(const void *data, size_t size, stw_safetensors *file_out, char error[STW_ST_ERROR_MAX]);
 
-/* Maps a file and parses it. The text does not repeat the path. */
+/* Reads a file and parses it. The text does not repeat the path. */
 int stw_safetensors_open(const char *path, stw_safetensors *file_out, char error[STW_ST_ERROR_MAX]);
 
 void stw_safetensors_close(stw_safetensors *file); /* zeroed is fine */

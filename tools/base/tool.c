@@ -26,9 +26,12 @@ int stw_tool_parse(const struct argp *argp, int argc, char **argv, void *input) 
 
 static char last_error[2048];
 
-static void clean(char *text) {
-    for (; *text; ++text)
-        if ((unsigned char)*text < 0x20 || *text == 0x7F) *text = '?';
+char *stw_tool_clean(char *text) {
+    for (unsigned char *c = (unsigned char *)text; *c; ++c) {
+        if (*c < 0x20 || *c == 0x7F) *c = '?';
+        else if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0) c[0] = c[1] = '?'; /* U+0080 to U+009F */
+    }
+    return text;
 }
 
 static void print_folded(FILE *to, const char *text, int indent);
@@ -44,7 +47,7 @@ void stw_tool_error(const char *command, const char *where, const char *format, 
     fflush(stdout);
     char *line;
     if (asprintf(&line, "sternway %s: %s%s%s", command, where ? where : "", where ? ": " : "", text) < 0) return;
-    clean(line);
+    stw_tool_clean(line);
     print_folded(stderr, line, 4);
     free(line);
 }
@@ -58,9 +61,29 @@ int stw_tool_exit_of(stw_status status) {
 
 /* ---- output ------------------------------------------------------------------------------------ */
 
+static int json_failed;
+
+static void *json_allocate(size_t size) {
+    void *memory = malloc(size);
+    if (!memory) json_failed = 1;
+    return memory;
+}
+
+void stw_tool_json_watch(void) { cJSON_InitHooks(&(cJSON_Hooks){json_allocate, free}); }
+
+int stw_tool_json_is_whole(void) { return !json_failed; }
+
+void stw_tool_json_clean(cJSON *item) {
+    for (; item; item = item->next) {
+        if (item->string) stw_tool_clean(item->string);
+        if (cJSON_IsString(item)) stw_tool_clean(item->valuestring);
+        stw_tool_json_clean(item->child);
+    }
+}
+
 void stw_tool_print_json(cJSON *document) {
     char *text = cJSON_Print(document);
-    if (text) puts(text);
+    if (text && stw_tool_json_is_whole()) puts(text);
     cJSON_free(text);
     cJSON_Delete(document);
 }

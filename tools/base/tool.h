@@ -33,6 +33,9 @@ int stw_tool_parse(const struct argp *argp, int argc, char **argv, void *input);
 void stw_tool_error(const char *command, const char *where, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Control characters become '?', those of one byte and U+0080 to U+009F: a terminal acts on them. Returns the text. */
+char *stw_tool_clean(char *text);
+
 /* The text of stw_fail in what the command links besides the library (environment, PROBLEM lines, cases); the
  * library's own is stw_last_error(). */
 const char *stw_tool_last_error(void);
@@ -80,8 +83,15 @@ char *stw_tool_plan_text(const stw_plan *plan);
 
 /* ---- output ------------------------------------------------------------------------------------ */
 
-/* Prints the document and a newline on standard output and deletes it. */
+/* From here on an allocation that cJSON cannot make is noted: its document lacks something that nobody else misses. */
+void stw_tool_json_watch(void);
+int stw_tool_json_is_whole(void);
+
+/* Prints the document, if it is whole, and a newline on standard output and deletes it. */
 void stw_tool_print_json(cJSON *document);
+
+/* stw_tool_clean on every key and text of a document that came from somewhere. */
+void stw_tool_json_clean(cJSON *document);
 
 /* A document with the text of the last stw_tool_error and the exit status: for --json where nothing ran. */
 void stw_tool_print_json_error(int exit_status);

@@ -4,6 +4,8 @@
  * accuracy rule. The command line and the table; the work is in run.c. */
 #include "bench.h"
 
+#include "tools/base/stop.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,17 +69,19 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     return 0;
 }
 
-static int bench_one(settings *s, stw_context *const context[2], const char *line) {
+/* *stopped_out: the command was stopped before the problem had its times. */
+static int bench_one(settings *s, stw_context *const context[2], const char *line, int *stopped_out) {
     bench_result result;
     stw_tool_progress("%s", line);
     int good = bench_run(context[0], context[1], line, s->seconds, &result);
     stw_tool_progress_end();
+    *stopped_out = result.stopped;
     if (!good) {
         stw_tool_error("bench", line, "%s", result.check.text);
         if (result.malformed) return STW_EXIT_USAGE;
         return s->given_count && result.status ? stw_tool_exit_of(result.status) : STW_EXIT_FAILED;
     }
-    bench_report_row(&s->report, &result);
+    if (!result.stopped) bench_report_row(&s->report, &result);
     return STW_EXIT_OK;
 }
 
@@ -90,11 +94,18 @@ static int bench_all(settings *s, stw_context *const context[2]) {
         stw_tool_error("bench", NULL, "%s: an emulator's times say nothing about a GPU's", s->report.named.device);
     bench_peak_by_name(s->report.named.device, &s->report.peak);
     bench_report_begin(&s->report);
-    for (int i = 0; i < count; ++i) {
-        int one = bench_one(s, context, s->given_count ? s->given[i] : usual[i]);
+    int done = 0, stopped = 0;
+    char partial[100];
+    while (done < count && !stopped && !stw_tool_stopped()) {
+        int one = bench_one(s, context, s->given_count ? s->given[done] : usual[done], &stopped);
         if (one > exit) exit = one;
+        done += !stopped;
     }
-    return bench_report_end(&s->report) && !exit ? STW_EXIT_FAILED : exit;
+    snprintf(partial, sizeof partial, "stopped by %s: %d of %d problems were not timed",
+             done < count ? stw_tool_stopped() : "", count - done, count);
+    int slower = bench_report_end(&s->report, done < count ? partial : NULL);
+    if (done < count) return stw_tool_stop_status(exit);
+    return slower && !exit ? STW_EXIT_FAILED : exit;
 }
 
 /* The second is for the forward: a variant forced by the environment is the backward's. */
@@ -129,12 +140,14 @@ static const char help[] =
     "its "
     "third lies before the old first, else the same; the total is the geometric mean of all.\n"
     "Exit status: 1 when a result was wrong, the machine failed or --compare says slower (of a problem or in "
-    "total), 2 when a PROBLEM, an option or the older document is wrong.";
+    "total), 2 when a PROBLEM, an option or the older document is wrong, 128 + its number when SIGINT, SIGTERM, SIGHUP "
+    "or SIGPIPE ended the command early: what was timed is reported as partial.";
 
 static const struct argp parser = {options, parse, "[PROBLEM...]", help, NULL, NULL, NULL};
 
 int stw_tool_bench(int argc, char **argv) {
     settings s = {.seconds = 1, .suite = "usual"};
+    stw_tool_stop_begin();
     stw_context *context[2] = {NULL, NULL};
     int exit = stw_tool_parse(&parser, argc, argv, &s), count;
     if (!exit) exit = stw_tool_device_opts("bench", &s.device);

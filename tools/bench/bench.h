@@ -18,6 +18,7 @@ typedef struct bench_result {
     const char *not_verified;    /* NULL, or why it is not */
     stw_status status;           /* of the plan, the data or the forward, when they failed */
     int malformed;               /* the line is no problem that bench takes */
+    int stopped;                 /* the command was, before there were times */
     double quartiles[3];         /* seconds of one call; [1] is the median */
     double host;                 /* seconds that the host needs to issue a call; 0 on the CPU */
     size_t workspace;            /* bytes */
@@ -85,7 +86,7 @@ typedef struct bench_report {
 
 void bench_report_begin(bench_report *report);
 void bench_report_row(bench_report *report, const bench_result *r);
-/* Returns 1 when a comparison says slower. */
-int bench_report_end(bench_report *report);
+/* `partial`: why not all was measured, or NULL. Returns 1 when a comparison says slower. */
+int bench_report_end(bench_report *report, const char *partial);
 
 #endif

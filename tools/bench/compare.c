@@ -75,6 +75,7 @@ int bench_compare_open(const char *path, bench_old *old) {
     char *text = read_whole(path, &problem);
     if (!problem) {
         old->document = cJSON_ParseWithOpts(text, NULL, 1);
+        stw_tool_json_clean(old->document);
         problem = fault_of(old->document, &row);
     }
     free(text);

@@ -172,11 +172,14 @@ static void print_comparison(FILE *to, const cJSON *c) {
     else fprintf(to, "no problem is in both\n");
 }
 
-int bench_report_end(bench_report *report) {
+int bench_report_end(bench_report *report, const char *partial) {
     int slower = 0;
+    if (partial) stw_tool_error("bench", NULL, "%s", partial);
     cJSON *comparison = bench_compare_end(&report->old, &report->named, &slower);
     if (report->format == BENCH_TABLE) print_peak(&report->peak);
+    if (report->format == BENCH_TABLE && partial) printf("partial: %s\n", partial);
     if (report->format == BENCH_JSON) {
+        if (partial) cJSON_AddStringToObject(report->document, "partial", partial);
         if (comparison) cJSON_AddItemToObject(report->document, "compare", comparison);
         stw_tool_print_json(report->document);
         return slower;

@@ -3,6 +3,8 @@
  * One problem of `sternway bench`: one run verified on samples, then timed calls (measure.h). */
 #include "bench.h"
 
+#include "tools/base/stop.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,10 @@ static stw_status time_calls(const stw_measure *m, const stw_plan *plan, double 
     if (!status) status = stw_measure_batch(m, plan, &calls);
     double end = stw_tool_seconds() + seconds;
     while (!status && count < RUNS_MAX && (count < RUNS_MIN || stw_tool_seconds() < end)) {
+        if (stw_tool_stopped()) {
+            result->stopped = 1;
+            return STW_OK;
+        }
         double begin = stw_tool_seconds();
         status = stw_measure_run(m, plan, calls);
         times[count++] = (stw_tool_seconds() - begin) / calls;

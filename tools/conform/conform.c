@@ -3,6 +3,7 @@
  * `sternway conform`: the command line of the conformance suite and the order of things. The rows are in
  * rows.c, the running in run.c, what it tells in report.c, one case in tools/verify. */
 #include "report.h"
+#include "tools/base/stop.h"
 #include "tools/verify/jagged.h"
 
 #include "common/cores.h"
@@ -261,7 +262,7 @@ static int jobs_of(const settings *s, const conform_target *target) {
 
 static int run_list(const settings *s, const conform_list *list, conform_target *target, conform_report *report) {
     int exit = STW_EXIT_OK;
-    if (!find_target(s, target, report, &exit)) return exit;
+    if (!find_target(s, target, report, &exit)) return conform_report_stop(report, exit);
     conform_options run = {.jobs = jobs_of(s, target), .check = {.repeats = s->repeat, .forward = 1}};
     run.check.bitwise = !strcmp(target->arch, "cpu");
     if (!run.jobs && target->device_count > 1) {
@@ -269,12 +270,13 @@ static int run_list(const settings *s, const conform_list *list, conform_target 
         return STW_EXIT_USAGE;
     }
     report->pools = conform_pools_new(target->variant_count);
-    if (!report->pools || !conform_run(list, target, &run, conform_report_case, report)) {
+    int whole = report->pools && conform_run(list, target, &run, conform_report_case, report);
+    if (!whole && !stw_tool_stopped()) {
         conform_report_error(report, "the run is not complete");
         exit = STW_EXIT_FAILED;
     }
     if (report->pools) conform_pools_report(report->pools, list, target, &run, conform_report_pool, report);
-    return exit;
+    return conform_report_stop(report, exit);
 }
 
 static int run_target(const settings *s, const conform_list *list) {
@@ -349,11 +351,14 @@ int stw_tool_conform(int argc, char **argv) {
         "table. A line a result: outcome, and for the worst tensors the largest error and "
         "the RMS as parts of what is allowed, the PROBLEM, and where each runs on several "
         "the variant; of a failure, and with -v of all, row, tensors, seed and text as "
-        "well. A PROBLEM given here is replayed alone.\vLast line: N passed, N failed, N skipped.",
+        "well. A PROBLEM given here is replayed alone.\vLast line: N passed, N failed, N skipped; and `partial` where "
+        "SIGINT, SIGTERM, SIGHUP or a reader of standard output that has gone ended the run early: what had finished "
+        "is reported, and the exit status is 128 + the signal's number.",
         NULL,
         NULL,
         NULL};
     settings s = {.scale = 1, .repeat = 1, .jobs = -1, .command = argv + 1};
+    stw_tool_stop_begin();
     int exit = stw_tool_parse(&argp, argc, argv, &s);
     if (!exit) exit = stw_tool_device_opts("conform", &s.device);
     if (!exit) exit = check_settings(&s);

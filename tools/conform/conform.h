@@ -100,7 +100,8 @@ typedef struct conform_options {
 /* Results arrive in the order of the list: cases[i] on variants[v]. */
 typedef void (*conform_report_fn)(void *user, const conform_case *c, int variant, const stw_verify_result *result);
 
-/* Runs the list in `jobs` processes. 0: the machine failed (said on standard error). */
+/* Runs the list in `jobs` processes. 0: the machine failed (said on standard error), or the command was stopped
+ * (tools/base/stop.h), and cases are left that did not run. */
 int conform_run(const conform_list *list, const conform_target *target, const conform_options *options,
                 conform_report_fn report, void *user);
 

@@ -135,8 +135,9 @@ cJSON *conform_document(conform_report *report, int exit_status) {
     cJSON_AddStringToObject(document, "arch", target->arch);
     add_build(document, target->arch);
     cJSON_AddNumberToObject(document, "exit_status", exit_status);
+    if (report->partial[0]) cJSON_AddStringToObject(document, "partial", report->partial);
     cJSON_AddNumberToObject(document, "distinct_problems",
-                            report->passed + report->failed ? (double)report->list->count : 0);
+                            report->passed + report->failed ? (double)report->cases_seen : 0);
     cJSON_AddNumberToObject(document, "passed", (double)report->passed);
     cJSON_AddNumberToObject(document, "failed", (double)report->failed);
     cJSON_AddNumberToObject(document, "skipped", (double)report->skipped);
@@ -172,7 +173,7 @@ int conform_outputs_check(const conform_outputs *outputs) {
 
 static int write_json(FILE *to, const void *document) {
     char *text = cJSON_Print(document);
-    int bad = !text || fputs(text, to) < 0 || fputc('\n', to) < 0;
+    int bad = !text || !stw_tool_json_is_whole() || fputs(text, to) < 0 || fputc('\n', to) < 0;
     cJSON_free(text);
     return bad;
 }

@@ -226,6 +226,7 @@ static int conform_file_read(conform_file *f, char *why, size_t capacity) {
         return -1;
     }
     f->document = cJSON_ParseWithLengthOpts(text, size + 1, &end, 1);
+    stw_tool_json_clean(f->document);
     int bad = f->document ? 0 : refuse(&r, "no JSON from byte %zu of %zu on", end ? (size_t)(end - text) : 0, size);
     if (!bad && strlen(text) != size) bad = refuse(&r, "a zero byte at %zu", strlen(text));
     if (!bad && !cJSON_IsObject(f->document)) bad = refuse(&r, "no JSON object");
@@ -254,6 +255,7 @@ typedef struct merge {
     cJSON *cases, *errors, *notes;
     conform_tallies nodes;
     size_t passed, failed, skipped;
+    size_t wrong; /* errors; their texts may be missing where memory is */
 } merge;
 
 static void note(merge *m, cJSON *to, const char *where, const char *format, ...) __attribute__((format(printf, 4, 5)));
@@ -265,7 +267,11 @@ static void note(merge *m, cJSON *to, const char *where, const char *format, ...
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     snprintf(whole, sizeof whole, "%s: %s", where, text);
-    if (to == m->errors) stw_tool_error("conform", where, "%s", text);
+    stw_tool_clean(whole);
+    if (to == m->errors) {
+        stw_tool_error("conform", where, "%s", text);
+        ++m->wrong;
+    }
     cJSON_AddItemToArray(to, cJSON_CreateString(whole));
 }
 
@@ -523,7 +529,7 @@ static int merge_files(merge *m, const char *require, const conform_outputs *out
     if (!m->passed && !m->failed) note(m, m->errors, "merge", "nothing ran");
     if (require && !distinct_problems(m, require))
         note(m, m->errors, "merge", "--require %s: that arch ran no case", require);
-    int exit = m->failed || cJSON_GetArraySize(m->errors) ? STW_EXIT_FAILED : STW_EXIT_OK;
+    int exit = m->failed || m->wrong ? STW_EXIT_FAILED : STW_EXIT_OK;
     if (!outputs->json) print_merge(m, reports);
     return conform_outputs_write(outputs, document_of(m, exit), exit);
 }

@@ -5,6 +5,7 @@
  * its cases on further data, and judged by the same rule (dispatch/DESIGN.md has the reasons). Called by
  * conform.c. */
 #include "conform.h"
+#include "tools/base/stop.h"
 #include "tools/verify/jagged.h"
 
 #include <stdio.h>
@@ -124,6 +125,7 @@ void conform_pools_report(conform_pools *p, const conform_list *list, const conf
                 r.outcome = pass ? STW_VERIFY_OK : STW_VERIFY_FAIL;
                 if (!pass && number >= 0 && !r.text[0]) /* a pool has no PROBLEM of its own to be replayed by */
                     snprintf(r.text, sizeof r.text, "all of the row again: --filter '%s *'", conform_row_name(number));
+                if (stw_tool_stopped()) return; /* some of its cases did not run */
                 report(user, &c, v, &r);
             }
 }

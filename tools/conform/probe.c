@@ -6,8 +6,10 @@
 #include "conform.h"
 
 #include "common/arch.h"
+#include "tools/base/stop.h"
 #include "tools/base/variants.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -181,10 +183,14 @@ stw_status conform_probe(conform_target *target, const char *wanted, char *why, 
     pid_t pid = target->here ? -1 : fork();
     if (target->here) look(f, wanted);
     if (pid == 0) {
+        stw_tool_stop_child();
         look(f, wanted);
         _exit(0);
     }
-    if (pid > 0) waitpid(pid, &ended, 0);
+    if (pid > 0 && waitpid(pid, &ended, 0) < 0) { /* by a signal, which stops the command */
+        kill(pid, SIGKILL);
+        waitpid(pid, &ended, 0);
+    }
     stw_status status = f->status;
     snprintf(why, capacity, "%s", f->text);
     f->target.opts.arch = NULL; /* conform_open sets it from target->arch */

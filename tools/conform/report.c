@@ -4,6 +4,7 @@
  * their worst errors, devices, totals; and what decides its exit status. Called by conform.c. */
 #include "report.h"
 
+#include "tools/base/stop.h"
 #include "tools/verify/jagged.h"
 
 #include <math.h>
@@ -161,6 +162,7 @@ static void take(conform_report *report, const conform_case *c, int variant, con
         report->drawn = 0; /* and comes back below the result */
     }
     print_case(report, c, r);
+    fflush(stdout); /* a reader who has gone is noticed, and a result that is told is not lost */
 }
 
 /* A line that the next one overwrites on a terminal; with --progress elsewhere one of its own now and then.
@@ -183,6 +185,7 @@ static void progress(conform_report *report) {
 
 void conform_report_case(void *user, const conform_case *c, int variant, const stw_verify_result *r) {
     conform_report *report = user;
+    report->cases_seen += variant == 0;
     if (r->invalid && report->given) { /* the command line is wrong, not the library */
         if (!variant) conform_report_error(report, "%s: %s", c->line, r->text);
         report->invalid++;
@@ -215,6 +218,18 @@ void conform_report_skip(conform_report *report, const char *what) {
     cJSON_AddItemToArray(report->cases, item);
 }
 
+int conform_report_stop(conform_report *report, int exit) {
+    const char *signal = stw_tool_stopped();
+    size_t all = report->list->count;
+    if (!signal) return exit;
+    if (report->cases_seen < all)
+        snprintf(report->partial, sizeof report->partial, "stopped by %s: %zu of %zu problems did not run", signal,
+                 all - report->cases_seen, all);
+    else snprintf(report->partial, sizeof report->partial, "stopped by %s before its pools were judged", signal);
+    conform_report_error(report, "%s", report->partial);
+    return stw_tool_stop_status(exit);
+}
+
 void conform_report_error(conform_report *report, const char *format, ...) {
     char text[1024];
     va_list arguments;
@@ -232,11 +247,12 @@ static void print_totals(const conform_report *report, size_t ran) {
     if (!only_given) conform_tallies_print("feature", &report->features);
     conform_tallies_print("device", &report->devices);
     if (ran)
-        printf("%zu distinct problem%s on %d variant%s of %s\n", report->list->count, STW_TOOL_S(report->list->count),
+        printf("%zu distinct problem%s on %d variant%s of %s\n", report->cases_seen, STW_TOOL_S(report->cases_seen),
                report->target->variant_count, STW_TOOL_S(report->target->variant_count), report->target->arch);
     if (report->enlarged)
         printf("%zu result%s judged on 8 data sets instead of one\n", report->enlarged, STW_TOOL_S(report->enlarged));
-    printf("%zu passed, %zu failed, %zu skipped\n", report->passed, report->failed, report->skipped);
+    printf("%zu passed, %zu failed, %zu skipped%s%s\n", report->passed, report->failed, report->skipped,
+           report->partial[0] ? ", partial: " : "", report->partial);
 }
 
 int conform_report_finish(conform_report *report, int exit) {

@@ -42,7 +42,9 @@ typedef struct conform_report {
     char **command;        /* arguments as they came */
     cJSON *cases, *errors; /* cases: NULL when no document is wanted */
     size_t passed, failed, skipped, seen, enlarged, invalid;
-    char why[512]; /* the first skip's reason */
+    size_t cases_seen; /* PROBLEMs; each has a result for every variant */
+    char why[512];     /* the first skip's reason */
+    char partial[128]; /* why the run ended early, or "" */
     conform_tallies features, devices;
     conform_pools *pools;
     double began, drawn; /* seconds; of the run, of the last progress line */
@@ -52,6 +54,8 @@ typedef struct conform_report {
 void conform_report_case(void *report, const conform_case *c, int variant, const stw_verify_result *result);
 void conform_report_pool(void *report, const conform_case *c, int variant, const stw_verify_result *result);
 void conform_report_skip(conform_report *report, const char *what);
+/* Where the command was stopped: says so, and marks what there is as partial. The exit status, `exit` elsewhere. */
+int conform_report_stop(conform_report *report, int exit);
 /* Says it on standard error and notes it for the document. */
 void conform_report_error(conform_report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Tables and totals; the exit status of the run, `exit` where that says more. */

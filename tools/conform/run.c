@@ -5,6 +5,7 @@
  * crashes or hangs fails its case and is replaced. The parent never opens a context, so that drivers start
  * in the children only. */
 #include "conform.h"
+#include "tools/base/stop.h"
 #include "tools/verify/jagged.h"
 
 #include <errno.h>
@@ -38,6 +39,9 @@ typedef struct run {
     atomic_uchar *done;         /* shared, by case                               */
     stw_verify_result *results; /* shared, [case][variant]                       */
     int variants;               /* runs a case                                   */
+    conform_report_fn report;
+    void *user;
+    size_t *reported; /* cases of the list that were told, the first ones */
     int pipe[2];
     worker workers[JOBS_MAX];
 } run;
@@ -77,6 +81,23 @@ static size_t claim(const run *r, size_t slot) {
 
 static int is_claimed_out(const run *r, size_t slot) {
     return atomic_load(&r->next[slot]) * device_slots(r->target) + slot >= r->list->count;
+}
+
+/* ---- telling results, in the order of the list --------------------------------------------------------- */
+
+static void report_case(const run *r, size_t index) {
+    for (int v = 0; v < r->variants; ++v)
+        r->report(r->user, &r->list->cases[index], v, &r->results[index * (size_t)r->variants + (size_t)v]);
+}
+
+static void report_ready(const run *r) {
+    while (*r->reported < r->list->count && atomic_load(&r->done[*r->reported])) report_case(r, (*r->reported)++);
+}
+
+/* Of a run that was stopped also what is done behind a case that is not. */
+static void report_rest(const run *r) {
+    for (size_t index = *r->reported; index < r->list->count; ++index)
+        if (atomic_load(&r->done[index])) report_case(r, index);
 }
 
 /* ---- in the child ------------------------------------------------------------------------------------ */
@@ -225,7 +246,7 @@ static void work(const run *all, int id) {
         target.opts.device = target.devices[slot];
     }
     own.target = &target;
-    for (;;) {
+    while (!stw_tool_stopped()) {
         size_t index = claim(r, slot);
         if (index >= r->list->count) break;
         double began = stw_tool_seconds();
@@ -235,7 +256,8 @@ static void work(const run *all, int id) {
         atomic_store(&r->done[index], 1);
         atomic_store(&r->current[id], 0);
         char byte = 1;
-        if (r->options->jobs && write(r->pipe[1], &byte, 1) != 1) break;
+        if (!r->options->jobs) report_ready(r);
+        else if (write(r->pipe[1], &byte, 1) != 1) break;
     }
     for (int v = 0; v < r->variants; ++v) {
         stw_context_destroy(o.context[v]);
@@ -254,6 +276,7 @@ static int start_worker(run *r, int id) {
         return 0;
     }
     if (pid == 0) {
+        stw_tool_stop_child();
         close(r->pipe[0]);
         work(r, id);
         _exit(0);
@@ -290,42 +313,40 @@ static int watch_workers(run *r) {
     return 1;
 }
 
-static void report_ready(const run *r, size_t *reported, conform_report_fn report, void *user) {
-    while (*reported < r->list->count && atomic_load(&r->done[*reported])) {
-        for (int v = 0; v < r->variants; ++v)
-            report(user, &r->list->cases[*reported], v, &r->results[*reported * (size_t)r->variants + (size_t)v]);
-        ++*reported;
-    }
-}
-
 static int any_alive(const run *r) {
     for (int id = 0; id < r->options->jobs; ++id)
         if (r->workers[id].pid) return 1;
     return 0;
 }
 
-static int supervise(run *r, conform_report_fn report, void *user) {
-    size_t reported = 0;
+static int supervise(run *r) {
     char bytes[256];
     if (!r->options->jobs) work(r, 0);
     for (int id = 0; id < r->options->jobs; ++id)
         if (!start_worker(r, id)) return 0;
-    while (any_alive(r)) {
+    while (any_alive(r) && !stw_tool_stopped()) {
         struct pollfd ready = {.fd = r->pipe[0], .events = POLLIN};
         if (poll(&ready, 1, 50) > 0 && read(r->pipe[0], bytes, sizeof bytes) < 0 && errno != EINTR) break;
-        report_ready(r, &reported, report, user);
+        report_ready(r);
         if (!watch_workers(r)) return 0;
     }
-    report_ready(r, &reported, report, user);
-    if (reported < r->list->count)
-        stw_tool_error("conform", NULL, "%zu of %zu cases did not run", r->list->count - reported, r->list->count);
-    return reported == r->list->count;
+    report_ready(r);
+    if (stw_tool_stopped()) report_rest(r);
+    else if (*r->reported < r->list->count)
+        stw_tool_error("conform", NULL, "%zu of %zu cases did not run", r->list->count - *r->reported, r->list->count);
+    return *r->reported == r->list->count;
 }
 
 int conform_run(const conform_list *list, const conform_target *target, const conform_options *options,
                 conform_report_fn report, void *user) {
-    run r = {.list = list, .target = target, .options = options, .variants = target->variant_count};
-    size_t results = list->count * (size_t)r.variants;
+    size_t results = list->count * (size_t)target->variant_count, reported = 0;
+    run r = {.list = list,
+             .target = target,
+             .options = options,
+             .variants = target->variant_count,
+             .report = report,
+             .user = user,
+             .reported = &reported};
     r.next = shared(CONFORM_DEVICES_MAX * sizeof *r.next);
     r.current = shared(JOBS_MAX * sizeof *r.current);
     r.done = shared(list->count * sizeof *r.done);
@@ -334,7 +355,7 @@ int conform_run(const conform_list *list, const conform_target *target, const co
         stw_tool_error("conform", NULL, "no memory or no pipe for %zu cases", list->count);
         return 0;
     }
-    int good = supervise(&r, report, user);
+    int good = supervise(&r);
     for (int id = 0; id < options->jobs; ++id)
         if (r.workers[id].pid) kill(r.workers[id].pid, SIGKILL), waitpid(r.workers[id].pid, NULL, 0);
     close(r.pipe[0]);

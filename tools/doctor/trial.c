@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * What starts drivers (doctor.h), in child processes alone, for a driver may crash or hang: what a usual problem
- * runs on, by the text of `explain`, and a dozen problems of the conformance suite on it and on the CPU. */
+ * runs on, by the text of `explain`, and 14 problems of the conformance suite on it and on the CPU. */
 #include "doctor.h"
 
 #include "common/arch.h"
@@ -19,12 +19,13 @@
 
 /* One of each: a lean loop of either head dim, a window, the wide features, a pack, a forward, nested operations. */
 static const char *const problems[] = {
-    "attn_bwd:bf16:b2h4k2s192d128:causal_br",   "attn_bwd:f16:b1h4s256d64",
-    "attn_bwd:bf16:b1h2s130x259d64:wl64:wr16",  "attn_bwd:f32:b1h2s65d40:causal_tl:softcap20",
-    "attn_bwd:bf16:b1h4k2s128d128:dropout0.1",  "attn_bwd:f16:b2h2s97x65d64:bias_1hqk",
-    "attn_bwd:bf16:b1h2s160d128:causal_br:det", "attn_bwd:bf16:b3h2s128x96d64:tq300:tk200",
-    "attn_fwd:bf16:b1h4k2s200d128:causal_br",   "jagged_softmax:bf16:c6l50t150i40:inner:i64",
-    "jagged_layer_norm:f16:c4l50t120i64:gamma", "jagged_linear:bf16:c7l60t200i64f96"};
+    "attn_bwd:bf16:b2h4k2s192d128:causal_br",     "attn_bwd:f16:b1h4s256d64",
+    "attn_bwd:bf16:b1h2s130x259d64:wl64:wr16",    "attn_bwd:f32:b1h2s65d40:causal_tl:softcap20",
+    "attn_bwd:bf16:b1h4k2s128d128:dropout0.1",    "attn_bwd:f16:b2h2s97x65d64:bias_1hqk",
+    "attn_bwd:bf16:b1h2s160d128:causal_br:det",   "attn_bwd:bf16:b3h2s128x96d64:tq300:tk200",
+    "attn_fwd:bf16:b1h4k2s200d128:causal_br",     "jagged_softmax:bf16:c6l50t150i40:inner:i64",
+    "jagged_layer_norm:f16:c4l50t120i64:gamma",   "jagged_linear:bf16:c7l60t200i64f96",
+    "jagged_log_softmax:f16:c6l50t150i40:ragged", "jagged_rms_norm:bf16:c4l50t120i64:ragged:i64"};
 
 /* ---- what is chosen ---- */
 

@@ -141,6 +141,7 @@ static void add_instruction_sets(cJSON *report) {
     ADD_SET("avx512f");
     ADD_SET("avx512bw");
     ADD_SET("avx512vl");
+    ADD_SET("avx512bf16");
 #undef ADD_SET
 #else
     cJSON_AddItemToArray(sets, cJSON_CreateString("portable"));

@@ -4,6 +4,8 @@
  * backend: all tensors live in stw_buffer_alloc memory (STW_MEMORY_BUFFERS). */
 #include "run.h"
 
+#include "tools/base/stop.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,10 +107,12 @@ static int run_all(run_job *job, const run_options *options) {
     double *seconds = status ? NULL : calloc((size_t)options->repeat, sizeof *seconds);
     if (status) return status;
     if (!seconds) return run_refuse(p, STW_EXIT_FAILED, "no memory for %d times", options->repeat);
-    for (int i = 0; i < options->repeat && !status; ++i) status = run_once(job, 0, &seconds[i]);
-    qsort(seconds, (size_t)options->repeat, sizeof *seconds, by_value);
-    p->seconds = seconds[options->repeat / 2];
-    if (options->repeat % 2 == 0) p->seconds = 0.5 * (p->seconds + seconds[options->repeat / 2 - 1]);
+    int runs = 0;
+    while (runs < options->repeat && !status && !(runs && stw_tool_stopped()))
+        status = run_once(job, 0, &seconds[runs++]);
+    qsort(seconds, (size_t)runs, sizeof *seconds, by_value);
+    p->seconds = 0.5 * (seconds[runs / 2] + seconds[(runs - 1) / 2]);
+    p->runs = runs;
     free(seconds);
     return status;
 }

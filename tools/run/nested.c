@@ -5,6 +5,7 @@
  * and judgements go where those of attention are, so that one report prints both. */
 #include "run.h"
 
+#include "tools/base/stop.h"
 #include "tools/verify/jagged.h"
 #include "common/dtype.h"
 
@@ -183,16 +184,16 @@ static int run_calls(run_problem *p, const stw_plan *plan, stw_verify_device *de
     int guards = 0;
     int32_t bad = 0;
     stw_status status = seconds ? stw_verify_device_load(device, c->host, 0xFF) : STW_E_NO_MEMORY;
-    for (int i = 0; i < options->repeat && !status; ++i) {
+    while (p->runs < options->repeat && !status && !(p->runs && stw_tool_stopped())) {
         double begin = stw_tool_seconds();
         status = stw_jagged_bwd(plan, &args, device->workspace, device->workspace_bytes, device->stream);
         if (!status) status = stw_stream_synchronize(device->context, device->stream);
-        seconds[i] = stw_tool_seconds() - begin;
+        seconds[p->runs++] = stw_tool_seconds() - begin;
     }
     if (!status) status = stw_verify_device_store(device, after, 0xFF, &guards);
     if (!status) {
-        qsort(seconds, (size_t)options->repeat, sizeof *seconds, by_value);
-        p->seconds = 0.5 * (seconds[options->repeat / 2] + seconds[(options->repeat - 1) / 2]);
+        qsort(seconds, (size_t)p->runs, sizeof *seconds, by_value);
+        p->seconds = 0.5 * (seconds[p->runs / 2] + seconds[(p->runs - 1) / 2]);
         memcpy(&bad, after + c->offset[JVERIFY_STATUS], sizeof bad);
     }
     free(seconds);

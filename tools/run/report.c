@@ -47,7 +47,7 @@ int run_check_output(const char *path, char **inputs, int input_count) {
     return STW_EXIT_OK;
 }
 
-int run_write(const char *path, const run_problem *problems, size_t count) {
+int run_write(const char *path, const run_problem *problems, size_t count, const char *partial) {
     char error[STW_ST_ERROR_MAX] = "out of memory";
     stw_st_tensor *tensors = calloc(count * RUN_SLOTS + 1, sizeof *tensors);
     size_t used = 0;
@@ -58,8 +58,9 @@ int run_write(const char *path, const run_problem *problems, size_t count) {
             status = add_tensor(&problems[i], slot, &tensors[used]);
             if (!status) ++used;
         }
-    const stw_st_pair about[] = {{"about", "gradients of attention, by `sternway run`"}, {"format", "sternway"}};
-    if (!status) status = stw_safetensors_write(path, tensors, used, about, 2, error);
+    const stw_st_pair about[] = {
+        {"about", "gradients of attention, by `sternway run`"}, {"format", "sternway"}, {"partial", partial}};
+    if (!status) status = stw_safetensors_write(path, tensors, used, about, partial ? 3 : 2, error);
     if (status) stw_tool_error("run", path, "%s", error);
     for (size_t i = 0; i < used; ++i) free((void *)(uintptr_t)tensors[i].name);
     free(tensors);
@@ -148,7 +149,7 @@ void run_print(const run_problem *p, const run_options *options) {
         printf("    out and lse are absent: computed in %.3f ms\n", 1e3 * p->forward_seconds);
     }
     printf("    time     %.3f ms", 1e3 * p->seconds);
-    if (options->repeat > 1) printf(" (median of %d)", options->repeat);
+    if (options->repeat > 1) printf(" (median of %d)", p->runs);
     putchar('\n');
     for (int g = 0; g < STW_GRAD_COUNT; ++g) print_gradient(p, g, options->verbose);
 }

@@ -3,6 +3,8 @@
  * `sternway run IN.safetensors...`: the command line and the order of things; the parts are in run.h. */
 #include "run.h"
 
+#include "tools/base/stop.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,6 +24,9 @@ typedef struct run_session {
     run_problem *done; /* with -o: kept until the end */
     size_t done_count;
     int64_t met, missed, refused, pools_missed;
+    size_t problems_left; /* of the file in hand, when the command was stopped */
+    int files_left;
+    char partial[120]; /* which they are, or "" */
     int exit_status;
 } run_session;
 
@@ -95,7 +100,9 @@ static const struct argp parser = {
     "from the file. Half an ulp of the reference's own type is added, for how it was stored; where out and "
     "lse "
     "are computed, also what rounding them may change.\n\n"
-    "Exit status: 0 every reference was met, 1 one was not or the machine failed, 2 bad input.",
+    "Exit status: 0 every reference was met, 1 one was not or the machine failed, 2 bad input, 128 + its number when "
+    "SIGINT, SIGTERM, SIGHUP or SIGPIPE ended the command early: what had finished is reported, and written by -o, as "
+    "partial.",
     NULL,
     NULL,
     NULL};
@@ -185,13 +192,15 @@ static void run_file(run_session *session, const char *path, cJSON *document) {
         printf("%s\n", path);
     }
     stw_accuracy_pool pool = {0};
-    for (size_t i = 0; i < count; ++i) {
-        run_problem *p = &problems[i];
-        stw_tool_progress("%s: %s (%zu of %zu)", path, p->name, i + 1, count);
+    size_t done = 0;
+    for (; done < count && !stw_tool_stopped(); ++done) {
+        run_problem *p = &problems[done];
+        stw_tool_progress("%s: %s (%zu of %zu)", path, p->name, done + 1, count);
         run_problem_once(session, path, p, &pool);
         stw_tool_progress_end();
         if (o->json) cJSON_AddItemToArray(list, run_json(p));
         else if (!p->error[0]) run_print(p, o);
+        fflush(stdout);
         for (int slot = 0; slot < RUN_INPUTS; ++slot) { /* gigabytes, maybe; results stay for -o */
             int computed = p->compute_forward && (slot == RUN_OUT || slot == RUN_LSE);
             if (o->output && computed) continue;
@@ -199,19 +208,21 @@ static void run_file(run_session *session, const char *path, cJSON *document) {
             p->arrays[slot].host = NULL;
         }
     }
-    if (!judge_pool(path, &pool, o->json, row)) {
+    session->problems_left += count - done;
+    if (done == count && !judge_pool(path, &pool, o->json, row)) {
         ++session->pools_missed;
         raise_exit(session, STW_EXIT_FAILED);
     }
     if (!document) cJSON_Delete(row);
     stw_safetensors_close(&file);
-    if (!o->output || !count) {
+    if (!o->output || !done) {
         run_free(problems, count);
-    } else if (keep(session, problems, count)) {
+    } else if (keep(session, problems, done)) {
         raise_exit(session, STW_EXIT_USAGE);
         run_free(problems, count);
-    } else {
-        free(problems); /* moved */
+    } else { /* moved, but for those that did not run */
+        memmove(problems, problems + done, (count - done) * sizeof *problems);
+        run_free(problems, count - done);
     }
 }
 
@@ -225,9 +236,19 @@ static int make_context(run_session *session, run_options *o) {
     return stw_tool_exit_of(status);
 }
 
+/* Where the command was stopped before the end: which problems did not run. */
+static void note_stop(run_session *s, int files_left) {
+    if (!files_left && !s->problems_left) return;
+    snprintf(s->partial, sizeof s->partial,
+             "stopped by %s: %zu problem%s of one file and %d further file%s did not run", stw_tool_stopped(),
+             s->problems_left, STW_TOOL_S(s->problems_left), files_left, STW_TOOL_S(files_left));
+    stw_tool_error("run", NULL, "%s", s->partial);
+}
+
 static void summarise(const run_session *session, cJSON *document) {
     const run_session *s = session;
     if (document) {
+        if (s->partial[0]) cJSON_AddStringToObject(document, "partial", s->partial);
         cJSON_AddNumberToObject(document, "references_met", (double)s->met);
         cJSON_AddNumberToObject(document, "references_missed", (double)s->missed);
         cJSON_AddNumberToObject(document, "pools_missed", (double)s->pools_missed);
@@ -237,13 +258,14 @@ static void summarise(const run_session *session, cJSON *document) {
     }
     if (s->met + s->missed && !s->options->verbose)
         puts("max, rms: errors as parts of what is allowed; -v prints both");
-    printf("%lld reference%s met, %lld missed, %lld pool%s missed, %lld problem%s refused\n", (long long)s->met,
+    printf("%lld reference%s met, %lld missed, %lld pool%s missed, %lld problem%s refused%s%s\n", (long long)s->met,
            STW_TOOL_S(s->met), (long long)s->missed, (long long)s->pools_missed, STW_TOOL_S(s->pools_missed),
-           (long long)s->refused, STW_TOOL_S(s->refused));
+           (long long)s->refused, STW_TOOL_S(s->refused), s->partial[0] ? ", partial: " : "", s->partial);
 }
 
 int stw_tool_run(int argc, char **argv) {
     run_request request = {.options = {.tolerance = -1, .repeat = 1}};
+    stw_tool_stop_begin();
     if (stw_tool_parse(&parser, argc, argv, &request)) return STW_EXIT_USAGE;
     run_options *o = &request.options;
     run_session session = {.options = o};
@@ -255,10 +277,14 @@ int stw_tool_run(int argc, char **argv) {
     }
     cJSON *document = o->json ? cJSON_CreateObject() : NULL;
     cJSON *files = document ? cJSON_AddArrayToObject(document, "files") : NULL;
-    for (int i = 0; i < request.file_count; ++i) run_file(&session, request.files[i], files);
+    int done = 0;
+    while (done < request.file_count && !stw_tool_stopped()) run_file(&session, request.files[done++], files);
+    note_stop(&session, request.file_count - done);
     if (session.missed) raise_exit(&session, STW_EXIT_FAILED);
     if (o->output && session.exit_status < STW_EXIT_USAGE)
-        raise_exit(&session, run_write(o->output, session.done, session.done_count));
+        raise_exit(&session,
+                   run_write(o->output, session.done, session.done_count, session.partial[0] ? session.partial : NULL));
+    if (session.partial[0]) session.exit_status = stw_tool_stop_status(session.exit_status);
     summarise(&session, document);
     if (document) stw_tool_print_json(document);
     run_free(session.done, session.done_count);

@@ -81,7 +81,8 @@ typedef struct run_problem {
     int compute_forward;            /* out and lse are absent */
     char *plan_text, *forward_text; /* stw_plan_describe */
     char arch[32];
-    double seconds, forward_seconds;  /* median; one call */
+    double seconds, forward_seconds;  /* median of `runs`; one call */
+    int runs;                         /* options->repeat, or fewer where the command was stopped */
     int64_t first_row[2], end_row[2]; /* rows of q and k that belong to a sequence */
     run_result results[STW_GRAD_COUNT];
     char error[1024];   /* why the problem could not be run, or "" */
@@ -136,8 +137,9 @@ stw_dtype run_dtype_of(stw_st_type type); /* NONE when the library has no such t
  */
 int run_check_output(const char *path, char **inputs, int input_count);
 
-/* -o. Returns the exit status; errors are on standard error. */
-int run_write(const char *path, const run_problem *problems, size_t count);
+/* -o; `partial`: metadata that says why problems are missing, or NULL. Returns the exit status; errors are on standard
+ * error. */
+int run_write(const char *path, const run_problem *problems, size_t count, const char *partial);
 
 void run_print(const run_problem *problem, const run_options *options);
 cJSON *run_json(const run_problem *problem);

@@ -276,6 +276,7 @@ int tune_write_rules(FILE *to, const void *user) {
         i += joined ? count + next : count;
     }
     if (!rows) comment(to, "No rule: nothing gained that much");
+    if (r->partial) comment(to, "partial: %s", r->partial);
     free(list.cells);
     return ferror(to) ? -1 : 0;
 }

@@ -5,6 +5,7 @@
 #include "tune.h"
 
 #include "common/arch.h"
+#include "tools/base/stop.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -126,6 +127,10 @@ static void verify_all(const tune_target *target, stw_measure *m, tune_point *po
         tune_timing *t = &point->timings[i];
         stw_verify_result result;
         if (t->pruned) continue;
+        if (stw_tool_stopped()) {
+            point->stopped = 1;
+            return;
+        }
         stw_verify_result_clear(&result);
         if (target->counts) target->counts(before);
         const char *not_judged = stw_measure_verify(m, t->plan, &result);
@@ -156,6 +161,8 @@ static stw_status time_all(const stw_measure *m, double seconds, tune_point *poi
     }
     double end = stw_tool_seconds() + seconds * (double)timed;
     while (!status && timed && count < BATCHES_MAX && (count < BATCHES_MIN || stw_tool_seconds() < end)) {
+        if (stw_tool_stopped()) point->stopped = 1;
+        if (point->stopped) break;
         for (size_t i = 0; i < point->count && !status; ++i) {
             if (!calls[i]) continue;
             double begin = stw_tool_seconds();
@@ -164,7 +171,7 @@ static stw_status time_all(const stw_measure *m, double seconds, tune_point *poi
         }
         ++count;
     }
-    for (size_t i = 0; i < point->count && !status; ++i) {
+    for (size_t i = 0; i < point->count && !status && !point->stopped; ++i) {
         if (!calls[i]) continue;
         double quartiles[3];
         stw_measure_quartiles(times[i], count, quartiles);
@@ -210,8 +217,13 @@ int tune_measure(const tune_target *target, const char *line, double seconds, tu
     if (status) return refuse(line, stw_tool_exit_of(status), result.text, point_out);
     point_out->flop = stw_measure_flop(&m);
     verify_all(target, &m, point_out);
-    if (!target->counts) status = time_all(&m, seconds, point_out);
+    if (!target->counts && !point_out->stopped) status = time_all(&m, seconds, point_out);
     stw_measure_close(&m);
+    if (point_out->stopped) {
+        tune_point_free(point_out);
+        point_out->stopped = 1;
+        return STW_EXIT_OK;
+    }
     if (status) return refuse(line, STW_EXIT_FAILED, stw_last_error(), point_out);
     for (size_t i = 0; i < point_out->count; ++i) {
         stw_plan_destroy(point_out->timings[i].plan);

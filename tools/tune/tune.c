@@ -5,6 +5,7 @@
 #include "tune.h"
 
 #include "tools/base/replace_file.h"
+#include "tools/base/stop.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -105,14 +106,17 @@ static int measure_all(const settings *s, const tune_target *target, char **list
     cJSON *document = s->format == TUNE_JSON ? tune_json_head(target) : NULL;
     cJSON *rows = document ? cJSON_AddArrayToObject(document, "problems") : NULL;
     int exit = points ? STW_EXIT_OK : STW_EXIT_FAILED;
-    size_t measured = 0;
+    size_t measured = 0, seen = 0;
+    char partial[100];
     tune_print_head(target, s->format);
-    for (size_t i = 0; points && i < count; ++i) {
+    for (size_t i = 0; points && i < count && !stw_tool_stopped(); ++i) {
         tune_point *point = &points[measured];
         stw_tool_progress("%zu of %zu: %s", i + 1, count, list[i]);
         int one = tune_measure(target, list[i], s->seconds, point);
         stw_tool_progress_end();
         if (one > exit) exit = one;
+        if (point->stopped) break;
+        ++seen;
         if (one) continue;
         ++measured;
         int untimed = !point->timings[tune_best(point)].runs;
@@ -120,8 +124,17 @@ static int measure_all(const settings *s, const tune_target *target, char **list
         if (rows) tune_add_json(target, rows, point);
         else tune_print_point(target, s->format, point);
     }
-    const tune_report report = {target, points, measured, s->min_gain};
+    int stopped = points && seen < count;
+    snprintf(partial, sizeof partial, "stopped by %s: %zu of %zu problems were not measured",
+             stopped ? stw_tool_stopped() : "", count - seen, count);
+    const tune_report report = {target, points, measured, s->min_gain, stopped ? partial : NULL};
     if (measured && write_output(s, &report, document)) exit = STW_EXIT_FAILED;
+    if (stopped) {
+        stw_tool_error("tune", NULL, "%s", partial);
+        if (document) cJSON_AddStringToObject(document, "partial", partial);
+        if (s->format == TUNE_TABLE) printf("partial: %s\n", partial);
+        exit = stw_tool_stop_status(exit);
+    }
     if (document) stw_tool_print_json(document);
     for (size_t i = 0; i < measured; ++i) tune_point_free(&points[i]);
     free(points);
@@ -156,8 +169,8 @@ static const char help[] =
     "LD_LIBRARY_PATH=BUILD/tests/emu "
     "CDNA_EMU_ARCH=gfx942 sternway tune --arch gfx942 counts SIMD cycles, an estimate and never a time.\n"
     "Exit status: 1 when a variant's results were wrong (it gets no rule), a problem could not be timed or "
-    "the machine failed, 2 when a PROBLEM or an option is wrong; what could be measured is reported in all "
-    "cases.";
+    "the machine failed, 2 when a PROBLEM or an option is wrong, 128 + its number when SIGINT, SIGTERM, SIGHUP or "
+    "SIGPIPE ended the command early; what could be measured is reported in all cases, as partial in the last one.";
 
 static const struct argp parser = {options, parse, "[PROBLEM...]", help, NULL, NULL, NULL};
 
@@ -165,6 +178,7 @@ int stw_tool_tune(int argc, char **argv) {
     settings s = {.seconds = 0.2, .min_gain = 0.02};
     tune_target target = {0};
     size_t count = 0;
+    stw_tool_stop_begin();
     int exit = stw_tool_parse(&parser, argc, argv, &s);
     if (!exit) exit = stw_tool_device_opts("tune", &s.device);
     if (!exit) exit = check_output(s.output);

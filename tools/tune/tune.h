@@ -41,7 +41,8 @@ typedef struct tune_point {
     double flop;
     tune_timing *timings;
     size_t count;
-    int wrong; /* variants whose results were wrong */
+    int wrong;   /* variants whose results were wrong */
+    int stopped; /* the command was, before all were timed */
 } tune_point;
 
 /* ---- run.c ---------------------------------------------------------------------------------------- */
@@ -51,7 +52,8 @@ stw_status tune_open(const stw_context_opts *opts, tune_target *target_out);
 void tune_close(tune_target *target);
 
 /* Plans every variant, verifies and times those that the model does not rule out. Nonzero exit status: the
- * problem could not be measured, said so on standard error; point_out is empty. */
+ * problem could not be measured, said so on standard error; point_out is empty. It is empty but for `stopped` as well
+ * where the command was stopped meanwhile. */
 int tune_measure(const tune_target *target, const char *line, double seconds, tune_point *point_out);
 void tune_point_free(tune_point *point);
 
@@ -82,7 +84,8 @@ typedef struct tune_report {
     const tune_target *target;
     const tune_point *points;
     size_t count;
-    double min_gain; /* 0.01: a rule must gain 1% */
+    double min_gain;     /* 0.01: a rule must gain 1% */
+    const char *partial; /* why not all was measured, or NULL */
 } tune_report;
 
 /* Writes the rules, with what was measured as comments, in the form that the tables and STERNWAY_TUNING files
