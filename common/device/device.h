@@ -49,16 +49,18 @@ DEV_FN float dev_exp_f32(float x) {
     return y * dev_of_bits((uint32_t)(half + 127) << 23) * dev_of_bits((uint32_t)(whole - half + 127) << 23);
 }
 
-/* tanh(x) and 1 - tanh(x)^2, the latter without cancellation; a polynomial (Cephes' tanhf) near 0. */
+/* tanh(x) and 1 - tanh(x)^2, the latter without cancellation: with q = 2e/(1+e), 1 - q and q(2-q). Near 0 a polynomial
+ * (Cephes' tanhf), and 1 - tanh^2 as it stands, which has one rounding. */
 DEV_FN float dev_tanh(float x, float *slope_out) {
     float size = fabsf(x), e = dev_exp(-2.0f * size), sum = e + 1.0f;
-    float large = copysignf((1.0f - e) / sum, x), z = x * x;
+    float q = 2.0f * e / sum, large = copysignf(1.0f - q, x), z = x * x;
     float poly = z * -5.70498872745e-3f + 2.06390887954e-2f;
     poly = poly * z - 5.37397155531e-2f;
     poly = poly * z + 1.33314422036e-1f;
     poly = poly * z - 3.33332819422e-1f;
-    *slope_out = e * 4.0f / (sum * sum);
-    return size < 0.625f ? poly * z * x + x : large;
+    float small = poly * z * x + x;
+    *slope_out = size < 0.625f ? fmaf(-small, small, 1.0f) : q * (2.0f - q);
+    return size < 0.625f ? small : large;
 }
 
 /* A tensor's element of any type. */
