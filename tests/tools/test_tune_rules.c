@@ -62,7 +62,7 @@ static const char *rows_of(const made *m) {
     stw_rule rules[16];
     target = (tune_target){.table = &table,
                            .named = {.device = "a */ device", .driver = "1.2", .date = "2026-11-21T00:00:00Z"}};
-    const tune_report report = {&target, m->points, m->count, 0.01};
+    const tune_report report = {&target, m->points, m->count, 0.01, NULL};
     FILE *memory = open_memstream(&text, &size);
     assert_non_null(memory);
     assert_int_equal(tune_write_rules(memory, &report), 0);
