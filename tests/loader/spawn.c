@@ -19,6 +19,14 @@ static void read_back(int fd, char *text, size_t capacity) {
     text[length] = 0;
 }
 
+/* A planted bug's tool, of the same name (tests/mutants/judge.py), or this one. */
+static const char *planted(const char *tool) {
+    static char path[4096];
+    const char *folder = getenv("STW_PLANTED");
+    snprintf(path, sizeof path, "%s%s", folder ? folder : "", strrchr(tool, '/'));
+    return folder && !access(path, X_OK) ? path : tool;
+}
+
 void spawn_tool(spawn *result, const char *tool, const char *libraries, const char *const *environment,
                 const char *const *commands) {
     static const char *const kept[] = {"PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"};
@@ -45,7 +53,7 @@ void spawn_tool(spawn *result, const char *tool, const char *libraries, const ch
     posix_spawn_file_actions_adddup2(&actions, out, 1);
     pid_t child;
     int status;
-    if (posix_spawn(&child, tool, &actions, NULL, arguments, variables)) abort();
+    if (posix_spawn(&child, planted(tool), &actions, NULL, arguments, variables)) abort();
     if (waitpid(child, &status, 0) != child) abort();
     result->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     posix_spawn_file_actions_destroy(&actions);

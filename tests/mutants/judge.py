@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Rows of mutants.toml that another test than conform judges: `test` names it in CTest. Its program is linked again with
-what is made of the planted file, and run as CTest would: it must fail, and say what the row expects."""
+what is made of the planted file, and run as CTest would: it must fail, and say what the row expects. `program` names what is
+linked again in the program's stead: the library that it runs on, or what it starts (tests/loader/spawn.c, STW_PLANTED)."""
 
 import json
 import os
@@ -71,6 +72,9 @@ class Tests:
         """The test's command and environment with its program in `work`, the mutant's file in it taken from `tree`."""
         test = self.tests[mutant["test"]]
         path, link = self.program(test)
+        if "program" in mutant:
+            path = (self.build / mutant["program"]).resolve()
+            link = self.link(path.relative_to(self.build))
         words, made = self.unit(self.source / mutant["file"], link)
         for flag in ("-MF", "-MT", "-MQ"):
             if flag in words:
@@ -80,15 +84,22 @@ class Tests:
         words[1:1] = [f"-I{tree}", f"-I{tree}/include"]
         subprocess.run([*words, "-Wno-error"], cwd=self.build, check=True, capture_output=True, text=True)
         link = [str(work / "unit.o") if word == made else word for word in link]
+        planted_at = work / "bin" / path.name
         at = link.index("-o")
         (work / "bin").mkdir()
-        link[at:at + 2] = ["-o", str(work / "bin" / path.name)]
+        link[at:at + 2] = ["-o", str(planted_at)]
         if str(work / "unit.o") not in link:
             link.insert(at, str(work / "unit.o"))  # before the archive that holds the other
+        if "-shared" in link:  # the archive is in it as a whole: the first definition counts
+            link.append("-Wl,-z,muldefs")
+            soname = re.search(r"-soname,(\S+)", " ".join(link))[1]
+            (work / "bin" / soname).symlink_to(path.name)
         subprocess.run(link, cwd=self.build, check=True, capture_output=True, text=True)
         (work / "lib").symlink_to(self.build / "lib")
-        put = lambda word: str(work / "bin" / path.name) if word == str(path) else word
-        return [put(word) for word in test["command"]], {k: put(v) for k, v in self.environment(test).items()}
+        put = lambda word: str(planted_at) if word == str(path) else word
+        environment = {k: put(v) for k, v in self.environment(test).items()}
+        environment |= {"STW_PLANTED": str(work / "bin"), "LD_LIBRARY_PATH": str(work / "bin")} if "program" in mutant else {}
+        return [put(word) for word in test["command"]], environment
 
     def judge(self, mutant, work, tree, clean):
         """(good, text): with the bug the test fails with the row's words in its output, without it passes."""
