@@ -53,7 +53,6 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     KERNEL(stw_attn_bwd_##id##_##type##_##mode, 256, (attn_cdna_main<attn_cdna<T, __VA_ARGS__>>(launch, dev_shared)))
 #define CDNA_IN(mode, MODE, id, type, T, hd) CDNA(id, type, T, (hd > 64 ? 1 : 2), mode, hd, hd, MODE)
 #define CDNA_MODES(id, type, T, hd)                                                                                    \
-    CDNA_IN(ordered, CDNA_ORDERED, id, type, T, hd)                                                                    \
     CDNA_IN(alibi, CDNA_ALIBI, id, type, T, hd) CDNA_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)
 #define EXACT(id, type, T, hd)                                                                                         \
     __attribute__((amdgpu_waves_per_eu(1, 1))) KERNEL(stw_attn_bwd_##id##_##type##_exact, 256,                         \
@@ -64,22 +63,25 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
         (attn_cdna_exact<attn_cdna<T, hd, hd, MODE>>(launch, dev_shared)))
 #define EXACT_MODES(id, type, T, hd)                                                                                   \
     EXACT_IN(alibi, CDNA_ALIBI, id, type, T, hd) EXACT_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)
+#define WIDE(id, type, T, hd)                                                                                          \
+    CDNA_IN(plain, CDNA_PLAIN, id, type, T, hd) CDNA_IN(ordered, CDNA_ORDERED, id, type, T, hd)
+#define TALL(id, type, T, hd)                                                                                          \
+    CDNA(id, type, T, 1, tall, hd, STW_CDNA_TALL_V)                                                                    \
+    CDNA(id, type, T, 1, tall_ordered, hd, STW_CDNA_TALL_V, CDNA_ORDERED)
 #define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
-    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), plain, hd)                 \
+    ROW_full(id, hd, bm, bn, stages, warps, kb) WIDE(id, bf16, dev_bf16, hd)                                           \
     EXACT(id, bf16, dev_bf16, hd) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 #define ROW_cdna_bf16_tall(id, hd, bm, bn, stages, warps, kb)                                                          \
-    ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, 1, tall, hd, STW_CDNA_TALL_V)
+    ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) TALL(id, bf16, dev_bf16, hd)
 #define ROW_cdna_exact(id, hd, bm, bn, stages, warps, kb)                                                              \
     ROW_cdna(id, hd, bm, bn, stages, warps, kb) EXACT(id, f16, dev_f16, hd) EXACT_MODES(id, f16, dev_f16, hd)          \
     EXACT(id, bf16, dev_bf16, hd) EXACT_MODES(id, bf16, dev_bf16, hd)
 #define ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
-    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, (hd > 64 ? 1 : 2), plain, hd)                   \
-    CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), plain, hd)
+    ROW_full(id, hd, bm, bn, stages, warps, kb) WIDE(id, f16, dev_f16, hd) WIDE(id, bf16, dev_bf16, hd)
 #define ROW_cdna_tall(id, hd, bm, bn, stages, warps, kb)                                                               \
-    ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, 1, tall, hd, STW_CDNA_TALL_V)              \
-    CDNA(id, bf16, dev_bf16, 1, tall, hd, STW_CDNA_TALL_V)
+    ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb) TALL(id, f16, dev_f16, hd) TALL(id, bf16, dev_bf16, hd)
 #define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
     ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb) CDNA_MODES(id, f16, dev_f16, hd)                                  \
     CDNA_MODES(id, bf16, dev_bf16, hd)

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads know masks alone */
+enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads know masks and deterministic mode alone */
 /* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most. */
 enum { CDNA_SUM_ROWS = 2048 };
 
@@ -90,10 +90,7 @@ static const cdna_mode *mode_of(const stw_attn_params *p) {
 static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *p) {
     stw_attn_params rest = *p;
     if (class_of_rows(p) <= CDNA_SUM_ROWS / stw_larger(p->group, 1)) rest.dk_dtype = rest.dv_dtype = rest.dtype;
-    if (tile->head_dim > CDNA_MODES_DIM) {
-        if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
-        return p->features & STW_FEAT_DETERMINISTIC ? "deterministic mode" : NULL;
-    }
+    if (tile->head_dim > CDNA_MODES_DIM) return stw_attn_needs_full(&rest);
     rest.features &= ~SINGLE_PAIRS;
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
     if (p->features & STW_FEAT_ALIBI_COLUMN) return "ALiBi by key, not by distance";
@@ -153,9 +150,14 @@ static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32
 }
 
 /* Tiles that also have kernels for head_dim_v up to STW_CDNA_TALL_V. */
+static void make_tall(const stw_variant *tile, const stw_attn_params *p, stw_attn_choice *out) {
+    if (p->head_dim_v > STW_CDNA_TALL_V || cdna_refusal(tile, p)) return;
+    out->mode = p->features & STW_FEAT_DETERMINISTIC ? "tall_ordered" : "tall";
+}
+
 static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan(tile, p, wave, out);
-    if (p->head_dim_v <= STW_CDNA_TALL_V && !cdna_refusal(tile, p)) out->mode = "tall";
+    make_tall(tile, p, out);
 }
 
 /* f16 is multiplied by the shared kernels, as f32. */
@@ -166,7 +168,7 @@ static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_
 
 static void plan_bf16_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan_bf16(tile, p, wave, out);
-    if (out->exact && p->head_dim_v <= STW_CDNA_TALL_V) out->mode = "tall";
+    if (p->dtype != STW_F16) make_tall(tile, p, out);
 }
 
 static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p) {

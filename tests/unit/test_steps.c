@@ -125,9 +125,8 @@ static void own_kernels_of_problems(void **state) {
         p = params_of(text);
         if (own_steps(&narrow, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&narrow, &p));
         if (own_steps(&between, &p) != rows[i].own) fail_msg("head dim 96, %s", text);
-        /* wider tiles know masks alone */
-        const int of_wide =
-            p.features & (STW_FEAT_DETERMINISTIC | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP) ? NONE : rows[i].own;
+        /* wider tiles know masks and deterministic mode alone */
+        const int of_wide = p.features & (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP) ? NONE : rows[i].own;
         if (own_steps(&tall, &p) != of_wide) fail_msg("head dim 192, %s", text);
         if (own_steps(&wide, &p) != of_wide) fail_msg("head dim 256, %s", text);
     }
@@ -163,6 +162,11 @@ static void own_kernels_of_unequal_head_dims(void **state) {
         stw_attn_params p = params_of(text);
         stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
         assert_string_equal(steps.step[1].entry, rows[i].entry);
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s:det", rows[i].dims);
+        p = params_of(text);
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
+        assert_non_null(
+            strstr(steps.step[1].entry, strstr(rows[i].entry, "_tall") ? "_bf16_tall_ordered" : "_bf16_ordered"));
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s:alibi", rows[i].dims);
         p = params_of(text);
         stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
@@ -397,7 +401,7 @@ static void amd_names_what_no_own_loop_takes(void **state) {
         {"gfx942", "gfx942_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128", NULL, NULL},
         {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128", NULL, NULL},
         {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:alibi", NULL, "ALiBi"},
-        {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d256:det", NULL, "deterministic mode"},
+        {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d256:det", NULL, NULL},
         {"gfx90a", "gfx90a_32x32_hd256", "attn_bwd:f16:b2h4k2s130d256", NULL, "f16, which is multiplied as f32 here"},
         {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64", "f32", NULL},
         {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d64", NULL, NULL},
