@@ -138,6 +138,25 @@ def layer_norm(b):
     return call, theirs, exact
 
 
+def rms_norm(b):
+    x, g = b.values(), b.values()
+    gamma = torch.rand(b.inner) + 0.5
+    rstd = 1 / torch.sqrt(x.float().square().mean(1) + 1e-5)
+    dx, dgamma = like(x, gamma)
+    call = dict(op="rms_norm", tensors=dict(x=x, grad=g, weight=gamma, rstd=rstd, dx=dx, dweight=dgamma), outputs=[dx, dgamma],
+                inner=b.inner, flags=native.JAGGED_HAS_GAMMA, weight_dtype=NUMBERS[torch.float32])
+    # PyTorch's backward of nested rms_norm is autograd's, of rows in the values' own type
+    leaves = [x.clone().requires_grad_(), gamma.to(b.dtype).requires_grad_()]
+    y = torch.nn.functional.rms_norm(leaves[0], [b.inner], leaves[1], 1e-5)
+    theirs = {"rows": lambda: torch.autograd.grad(y, leaves, g, retain_graph=True)}
+
+    def exact():
+        h, G = x.double() * rstd.double()[:, None], g.double()
+        s = G * gamma.double()
+        return [rstd.double()[:, None] * (s - h * (s * h).mean(1, keepdim=True)), (G * h).sum(0)]
+    return call, theirs, exact
+
+
 def ragged_norm(b):
     """layer_norm over the ragged dimension and inner; PyTorch lacks the backward, so that a loop takes its place."""
     x, g = b.values(), b.values()
@@ -224,7 +243,7 @@ CASES = {
     **{op: (65536, 256, lambda b, op=op: pointwise(b, op)) for op in jagged.POINTWISE},
     "softmax_inner": (65536, 256, lambda b: softmax(b, 1)), "softmax_ragged": (65536, 256, lambda b: softmax(b, 0)),
     "log_softmax": (65536, 256, log_softmax), "layer_norm_ragged": (65536, 256, ragged_norm),
-    "sum_inner": (65536, 256, sum_last), "layer_norm": (65536, 256, layer_norm),
+    "sum_inner": (65536, 256, sum_last), "layer_norm": (65536, 256, layer_norm), "rms_norm": (65536, 256, rms_norm),
     "linear": (8192, 512, lambda b: linear(b, 512)), "matmul": (16384, 128, lambda b: matmul(b, 64)),
     "matmul_small": (16384, 64, lambda b: matmul(b, 64)), "to_padded": (8192, 256, to_padded),
 }
