@@ -49,9 +49,9 @@ uint64_t stw_image_hash(const unsigned char *begin, const unsigned char *end);
 /* 1 when the bytes are those that were embedded. */
 int stw_image_intact(const stw_image *image);
 
-/* HIP's images are embedded packed, in half of their bytes: behind a head of STW_PACKED_MAGIC and eight bytes of the
- * size come sequences as LZ4's blocks have them, but with offsets of three bytes, since kernels resemble one another
- * over more than 64 KB. cmake/image_rows/pack.c packs. */
+/* HIP's images are embedded packed, in a quarter of their bytes: behind a head of STW_PACKED_MAGIC and eight bytes of
+ * the size come sequences as LZ4's blocks have them, but with offsets of three bytes, since kernels resemble one
+ * another over more than 64 KB. cmake/image_rows/pack.c packs. */
 #define STW_PACKED_MAGIC "STWPACK1"
 enum { STW_PACKED_HEAD = 16, STW_PACKED_MATCH = 5 }; /* bytes of the head; of the shortest match */
 
