@@ -259,7 +259,7 @@ const conform_row conform_rows[] = {
                   "b3h4k2s65x0d64 thd", "b2h2s0x9d16 bias_bhqk:sink:grads_qkvbs", "b2h2s9x0d16 sink:dlse:grads_qkvs",
                   "b2h2s9x0d16 bias_1hqk:grads_qkvb", "b3h2s20d40 thd:lens_zero", "b2h3s5x70d64 thd:tq0",
                   "b2h4k2s90x7d64 thd:tk0:dlse", "b3h2s9x7d16 thd:tq0:tk0:delta_out", "b1h1s1d16 ",
-                  "b1h1s1d16 causal_tl", "b2h2s9x0d16 acc_qkv:dq_f32:dk_f32:dv_f32", "b1h2s1x150d64 st_dq128,64,0"),
+                  "b1h1s1d16 causal_tl", "b2h2s9x0d16 acc_qkv:dq_f32:dk_f32:dv_f32", "b1h2s1x150d64 st_dq512,256,0"),
      3},
     {"mask_causal_tl", "j <= i", ALTERNATIVES("causal_tl", "causal_tl:bhsd", "causal_tl:shift2"), 9},
     {"mask_causal_br", "j <= i + Lk - Lq; rows without keys when Sq > Sk",
