@@ -9,7 +9,7 @@
 
 #define SLOT_TAKEN (1u << 31)
 
-_Static_assert(offsetof(stw_attn_params, dropout_p) + sizeof(double) + 18 * sizeof(uint32_t) == sizeof(stw_attn_params),
+_Static_assert(offsetof(stw_attn_params, dropout_p) + sizeof(double) + 20 * sizeof(uint32_t) == sizeof(stw_attn_params),
                "the parameter block ends without a gap");
 
 /* Four chains, since one of so many words waits for its multiplications. */
