@@ -103,7 +103,7 @@ typedef struct stw_attn_params {
     uint32_t features;            /* STW_FEAT_*                                               */
     uint32_t units;               /* multiprocessors that a GPU's plan shares work among; 0: no matter */
     uint32_t interval_form;       /* stw_attn_intervals                                                     */
-    uint32_t unused;              /* 0                                                                      */
+    uint32_t unused[3];           /* 0                                                                      */
 } stw_attn_params;
 
 STW_SHARED_FN int64_t stw_clamp_i64(int64_t value, int64_t low, int64_t high) {
@@ -121,6 +121,6 @@ STW_PARAMS_ASSERT(sizeof(void *) == 8, "device code and host code are 64-bit");
 STW_PARAMS_ASSERT(sizeof(stw_tensor_param) == 32 && sizeof(stw_bias_param) == 40, "tensor parameters");
 STW_PARAMS_ASSERT(sizeof(stw_interval_param) == 40 && sizeof(stw_block_mask_param) == 40, "parameters of masks");
 STW_PARAMS_ASSERT(offsetof(stw_attn_params, bias) == 11 * 32, "tensors first");
-STW_PARAMS_ASSERT(sizeof(stw_attn_params) == 856, "host and device agree on the parameter block");
+STW_PARAMS_ASSERT(sizeof(stw_attn_params) == 864, "host and device agree on the parameter block");
 
 #endif

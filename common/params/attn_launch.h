@@ -201,7 +201,7 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
     X(16x32_hd128, 4, 128, 16, 32, 2)                                                                                  \
     X(16x16_hd256, 4, 256, 16, 16, 1)
 
-STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 856 + 9 * 8 + 13 * 8 + 12 * 4, "host and device agree on the launch");
+STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 864 + 9 * 8 + 13 * 8 + 12 * 4, "host and device agree on the launch");
 STW_PARAMS_ASSERT(sizeof(stw_attn_launch) <= 4096, "fits the parameters of a kernel");
 
 #endif
