@@ -84,6 +84,7 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_o
     int64_t batch_q = packed_q ? 1 : p->batch, batch_kv = packed_kv ? 1 : p->batch;
     const char *of_scores = features_refusal(p);
     if (of_scores) return of_scores;
+    if (stw_attn_masks(p)) return "it takes no interval and block masks";
     if (!(p->outputs & gradients)) return "it makes dQ, dK and dV";
     if (plain_outputs && (p->outputs & gradients) != gradients) return "it makes dQ, dK and dV together";
     if (plain_outputs && (p->dk_dtype != p->dtype || p->dv_dtype != p->dtype))

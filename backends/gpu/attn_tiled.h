@@ -17,7 +17,7 @@
 
 typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOUT_MASK = 3 } stw_attn_call;
 
-#define STW_ATTN_STEPS     4
+#define STW_ATTN_STEPS     5
 #define STW_ATTN_ENTRY_MAX 80
 
 /* Whether CTAs take work tiles until none is left (as many CTAs as run at a time), or one each (NEVER).
@@ -123,6 +123,9 @@ const char *stw_attn_tiled_slower(const stw_variant *tile, const stw_attn_params
 
 /* NULL, or what only the shared kernels with all features know. */
 const char *stw_attn_needs_full(const stw_attn_params *params);
+
+/* NULL, or the mask in memory that the problem has. */
+const char *stw_attn_masks(const stw_attn_params *params);
 
 /* dBias is asked for and broadcast: a kernel of its own sums it (attn_dbias_reduce.h). */
 int stw_attn_bias_is_summed(const stw_attn_params *params);

@@ -88,6 +88,27 @@ STW_SHARED_FN int stw_hidden_block_hides_none(const stw_hidden_block *k, int64_t
     return (k->any_first[0] >= i1 || k->any_end[0] <= i0) && (k->any_first[1] >= i1 || k->any_end[1] <= i0);
 }
 
+/* A bound that stw_bound_of_row had to clamp, which a q offset alone does not explain. */
+STW_SHARED_FN int stw_bounds_are_wrong(const stw_attn_params *p, const stw_seq_span *q, const int32_t *bounds) {
+    int wrong = 0;
+    for (int x = 0; x < stw_interval_bounds(p->interval_form); ++x) {
+        const int32_t bound = bounds[x * p->intervals.bound];
+        if (bound < 0 || (!q->offset && bound > q->rows)) wrong = 1;
+    }
+    return wrong;
+}
+
+/* Tiles of bn keys of all sequences, numbered as query blocks are (stw_attn_seq.q_block): at most. */
+STW_SHARED_FN int64_t stw_hidden_tiles_most(const stw_attn_params *p, int64_t bn) {
+    return p->features & STW_FEAT_PACKED_KV ? p->total_kv / bn + p->batch + 1
+                                            : p->batch * stw_blocks_of(p->max_seq_kv, bn);
+}
+
+/* The first one of sequence b. */
+STW_SHARED_FN int64_t stw_hidden_tile(const stw_attn_params *p, const stw_seq_span *kv, int64_t bn, int64_t b) {
+    return p->features & STW_FEAT_PACKED_KV ? stw_quotient(kv->first, bn) + b : b * stw_blocks_of(p->max_seq_kv, bn);
+}
+
 /* The byte of a block mask over local row i and key j of query head h: 0 hides the pair. */
 STW_SHARED_FN uint8_t stw_block_mask_at(const stw_attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j) {
     const stw_block_mask_param *t = &p->block_mask;

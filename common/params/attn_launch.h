@@ -6,7 +6,7 @@
 #ifndef STW_COMMON_PARAMS_ATTN_LAUNCH_H
 #define STW_COMMON_PARAMS_ATTN_LAUNCH_H
 
-#include "attn_seq.h"
+#include "attn_hidden.h"
 
 /* Bits of stw_attn_launch.vectors: rows of the tensor start on 16-byte boundaries and are whole vectors. */
 #define STW_VECTOR_Q    0x01u
@@ -73,6 +73,14 @@ typedef struct stw_attn_launch {
                              order of the main loop's registers                                                */
     int64_t part_entries; /* entries of key_blocks                                                             */
     uint32_t part_cols, key_rows; /* columns of such sums, waves over their rows                               */
+    /* Interval and block masks. Tiles: of bn keys, as stw_hidden_tile numbers them. Heads: of the mask, 0 without it, 1
+     * where all share it. */
+    stw_hidden_block *hidden_blocks; /* a (head of intervals, tile); null: intervals are only checked        */
+    stw_hidden_rows *hidden_keys;    /* a (head of intervals, tile): bn keys                                  */
+    uint32_t *hidden_bits; /* a (head of the block mask, tile): which STW_MASK_BLOCK rows see keys of the mask's block
+                                with the tile's first key, then with its last one: hidden_words each          */
+    int64_t hidden_tiles, hidden_words; /* words of 32 bits                                                   */
+    uint32_t interval_heads, block_heads;
 } stw_attn_launch;
 
 #if defined(__cplusplus)
@@ -130,11 +138,12 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 /* Backward: K, V; Q, dO and the statistics of each stage; P, dS; this work tile and the next. Stages 0:
  * one stage, and V only passes through Q's place on its way to registers. Forward: K, V, Q, P. */
 #define STW_WORK_TILE_BYTES     368u
+#define STW_HIDDEN_TILE_BYTES   48u /* what masks hide of it */
 #define STW_STAGE_COUNT(stages) ((stages) ? (stages) : 1u)
 #define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                                      \
     (((stages) ? 2u : 1u) * STW_TILE_BYTES(element, bn, hd) +                                                          \
      2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) +           \
-     STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_WORK_TILE_BYTES)
+     STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_WORK_TILE_BYTES + STW_HIDDEN_TILE_BYTES)
 /* CDNA's own main loop: keys of a work tile, whatever its row says of the kernels with all features; query rows in LDS
  * at a time; Q and dO of these, padded and transposed, dS, padded by row and by four rows, the statistics of 32 rows,
  * and one work tile. */
@@ -201,7 +210,7 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
     X(16x32_hd128, 4, 128, 16, 32, 2)                                                                                  \
     X(16x16_hd256, 4, 256, 16, 16, 1)
 
-STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 864 + 9 * 8 + 13 * 8 + 12 * 4, "host and device agree on the launch");
+STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 864 + 12 * 8 + 15 * 8 + 14 * 4, "host and device agree on the launch");
 STW_PARAMS_ASSERT(sizeof(stw_attn_launch) <= 4096, "fits the parameters of a kernel");
 
 #endif
