@@ -120,12 +120,12 @@ DEV_FN void attn_dq_and_dropout_of(attn_dq<C> &q, attn_dropout_next<typename C::
 /* Deterministic mode: waits for the semaphore, adds, and lets the next key block add. Where masks skip query blocks the
  * semaphore holds the key block that added last, counted from 1. */
 template <class C, int MODE>
-DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_work_tile &u, char *smem, uint32_t at,
-                            int h, int block, bool subnormal, int wave, int lane) {
+DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_work_tile &u, uint32_t at, int h,
+                            int block, bool subnormal, int wave, int lane) {
     uint32_t mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first), then = mine + 1;
     if constexpr (attn_hides<MODE>::yes) {
         if (attn_has_masks(l)) {
-            if (wave == 0) mine = attn_hidden_before<C>(l, u, attn_hidden_of<C>(smem), u.kv_head, h, block, lane);
+            if (wave == 0) mine = attn_hidden_before<C>(l, u, u.kv_head, h, block, lane);
             then = (uint32_t)u.block + 1;
         }
     }
@@ -180,7 +180,7 @@ DEV_FN void attn_bwd_gradients_apart(dev_acc<typename C::key_split> &dk, dev_acc
         attn_dq<C> dq;
         attn_dq_of<C, Sums>(dq, l, at, smem, wave, lane);
         if (MODE != ATTN_ORDERED && (p.features & STW_FEAT_DETERMINISTIC))
-            attn_dq_ordered<C, MODE>(dq, l, u, smem, at, h, block, subnormal, wave, lane);
+            attn_dq_ordered<C, MODE>(dq, l, u, at, h, block, subnormal, wave, lane);
         else if (subnormal) dq.add_exact();
         else dq.add_all();
     }
@@ -279,19 +279,6 @@ DEV_FN void attn_bwd_store(const attn_work_tile &u, const stw_attn_launch &l, de
  * is added in ordinary arithmetic. Only the kernels with all features know this. */
 #define ATTN_DRAIN_STEPS(C) (512 / C::BM)
 
-/* The first query block that masks leave. False: there is none, so that the work tile has no steps. */
-template <class C>
-DEV_FN bool attn_bwd_begin_hidden(attn_scheduler<C> &scheduler, attn_work_tile &u, const stw_attn_launch &l,
-                                  char *smem) {
-    if (!attn_has_masks(l)) return true;
-    attn_hidden_tile &t = attn_hidden_of<C>(smem);
-    if (dev_thread() == 0) attn_hidden_enter<C>(t, l, u, u.kv_head);
-    dev_barrier();
-    if (scheduler.settle(u, l, t, scheduler.first)) return true;
-    if (dev_thread() == 0) u.end = u.first;
-    return false;
-}
-
 /* A work tile's first loads: its keys and values, its first query block, and the bias of both. */
 template <class C, int MODE>
 DEV_FN void attn_bwd_begin(attn_scheduler<C> &scheduler, attn_bias_scheduler<C> &bias, attn_values<C> &values,
@@ -299,7 +286,11 @@ DEV_FN void attn_bwd_begin(attn_scheduler<C> &scheduler, attn_bias_scheduler<C> 
     if (u.first >= u.end) return;
     scheduler = attn_scheduler<C>::begin(u, l);
     if constexpr (attn_hides<MODE>::yes) {
-        if (!attn_bwd_begin_hidden<C>(scheduler, u, l, smem)) return;
+        if (attn_has_masks(l) && !scheduler.settle(u, l, scheduler.first)) {
+            dev_barrier(); /* all have read u.end */
+            if (dev_thread() == 0) u.end = u.first;
+            return;
+        }
     }
     attn_load_keys<C>(u, l, attn_takes_parts<MODE>::yes ? (int)((uint32_t)u.kv_head / l.head_parts) : u.kv_head, smem,
                       scheduler.thread);
@@ -382,8 +373,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             int block = scheduler.block, h = scheduler.h;
             uint32_t at = scheduler.at;
             bool inner = scheduler.is_inner();
-            if (attn_hides<MODE>::yes && attn_has_masks(l))
-                more = scheduler.settle(u, l, attn_hidden_of<C>(smem), block + 1);
+            if (attn_hides<MODE>::yes && attn_has_masks(l)) more = scheduler.settle(u, l, block + 1);
             else more = scheduler.next(u, l);
             /* what is derived from the lane is not kept over the loop: registers are taken */
             if ((MODE != ATTN_PLAIN && MODE != ATTN_ORDERED) || C::rows::TERMS != 1 || C::CROWDED)

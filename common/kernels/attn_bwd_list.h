@@ -22,7 +22,7 @@ struct alignas(16) attn_key_block {
     int first, end;             /* query blocks that meet the keys           */
     int inner_first, inner_end; /* those in which every query sees every key */
     int whole_first, whole_end; /* those all of whose rows take part         */
-    uint32_t index;             /* in the list                               */
+    uint32_t index; /* in the list; with masks in memory, where no work tile is a part, the tile's number there */
 };
 static_assert(sizeof(attn_key_block) == STW_KEY_BLOCK_BYTES, "host and device agree on key blocks");
 
@@ -51,6 +51,8 @@ DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b,
     k.index = (uint32_t)at;
     k.seq = stw_attn_seq_of(&l.p, bm, b);
     const stw_attn_seq &s = k.seq;
+    if ((l.interval_heads || l.block_heads) && !l.part_sums)
+        k.index = (uint32_t)(stw_hidden_tile(&l.p, &s.kv, l.bn, b) + block);
     stw_range range = stw_query_blocks(&s, bm, l.bn, block);
     k.first = (int)range.first;
     k.end = (int)range.end;

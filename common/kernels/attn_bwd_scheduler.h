@@ -94,10 +94,10 @@ template <class C> struct attn_scheduler {
         return true;
     }
     /* To query block `to` or the first one behind it that masks leave, of this head or the next; false: there is none. */
-    DEV_METHOD bool settle(const attn_work_tile &u, const stw_attn_launch &l, const attn_hidden_tile &t, int to) {
+    DEV_METHOD bool settle(const attn_work_tile &u, const stw_attn_launch &l, int to) {
         const int was = h;
         DEV_ROLLED for (;;) {
-            to = dev_uniform(attn_hidden_jump<C>(t, l, h, to, end));
+            to = attn_hidden_jump<C>(l, u, dev_uniform(u.kv_head), h, to, end);
             if (to < end) break;
             if (++h >= head_end) return false;
             to = first;

@@ -76,7 +76,7 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
     float scale = p.scale;
     bool hides = false; /* masks in memory may hide pairs of the tile */
     if constexpr (attn_hides<MODE>::yes) {
-        if (attn_has_masks(l)) hides = attn_hidden_touches<C>(attn_hidden_of<C>(smem), l, h, block);
+        if (attn_has_masks(l)) hides = attn_hidden_touches<C>(l, u, u.kv_head, h, block);
     }
     attn_dropout<S> keep;
     dev_logit logit;
@@ -173,7 +173,7 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
     }
 
     if constexpr (attn_hides<MODE>::yes) {
-        if (hides) attn_hidden_apply<C>(s, attn_hidden_of<C>(smem), l, h, block, wave, lane);
+        if (hides) attn_hidden_apply<C>(s, l, u, u.kv_head, h, block, wave, lane);
     }
     /* dS = P (dP - D), in dp; P.Z, in s. Both are 0 where a mask hides the pair or the row's LSE is infinite. */
     bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == STW_U8) || hides;

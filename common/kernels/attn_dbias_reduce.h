@@ -68,7 +68,7 @@ DEV_FN void attn_bias_add_head(attn_work_tile &u, const stw_attn_launch &l, char
                                int wave, int lane) {
     for (int block = (int)rows.first; block < (int)rows.end; ++block) {
         if (attn_has_masks(l)) {
-            block = dev_uniform(attn_hidden_jump<C>(attn_hidden_of<C>(smem), l, h, block, (int)rows.end));
+            block = dev_uniform(attn_hidden_jump<C>(l, u, u.kv_head, h, block, (int)rows.end));
             if (block >= (int)rows.end) break;
         }
         dev_barrier();
@@ -148,8 +148,9 @@ template <class C> DEV_FN void attn_dbias_reduce(const stw_attn_launch &l, char 
             if (dev_thread() == 0) {
                 u.seq = stw_attn_seq_of(&p, l.bm, b); /* l.bm, not C::BM: statistics are numbered so */
                 u.b = b;
-                u.block = (int)block;
                 u.j0 = block * C::BN;
+                u.block = (int)stw_quotient(u.j0, l.bn); /* of l.bn keys, as what masks hide is kept */
+                u.index = (uint32_t)(stw_hidden_tile(&p, &u.seq.kv, l.bn, b) + u.block);
             }
             dev_barrier();
             stw_range rows = stw_query_blocks(&u.seq, C::BM, C::BN, block);
@@ -164,8 +165,6 @@ template <class C> DEV_FN void attn_dbias_reduce(const stw_attn_launch &l, char 
                 if (dev_thread() == 0) {
                     u.kv_head = kv_head;
                     if (kv_head != entered) u.k_counts = u.v_counts = 0;
-                    if (kv_head != entered && attn_has_masks(l))
-                        attn_hidden_enter<C>(attn_hidden_of<C>(smem), l, u, kv_head);
                 }
                 if (attn_has_masks(l)) dev_barrier();
                 if (kv_head != entered) load_keys = true;

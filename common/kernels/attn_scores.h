@@ -51,8 +51,7 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
         AT_P = AT_STATS + STAGES * STATS * 4,
         AT_DS = AT_P + scores::BYTES,
         AT_WORK_TILE = AT_DS + scores::BYTES,
-        AT_HIDDEN = AT_WORK_TILE + (int)STW_WORK_TILE_BYTES,
-        BYTES = AT_HIDDEN + (int)STW_HIDDEN_TILE_BYTES
+        BYTES = AT_WORK_TILE + (int)STW_WORK_TILE_BYTES
     };
     /* The tiles of a step; `stage`: where there are two, the loads of the next step go into the other. */
     DEV_FN dev_smem_tile<rows> q(const char *smem, int stage) { return {(T *)(smem + AT_Q + stage * rows::BYTES)}; }
@@ -67,7 +66,7 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     DEV_FN const float *stats(const char *smem, int stage) { return (const float *)(smem + AT_STATS) + stage * STATS; }
     /* Where the waves meet at the end of a step; when all have read P (ATTN_BIASED). */
     DEV_FN dev_two_halves *step_end(char *smem) {
-        return (dev_two_halves *)(void *)(smem + AT_HIDDEN - sizeof(dev_two_halves));
+        return (dev_two_halves *)(void *)(smem + BYTES - sizeof(dev_two_halves));
     }
     DEV_FN dev_two_halves *weights_end(char *smem) { return step_end(smem) - 1; }
     static_assert(BYTES == (int)STW_BWD_SMEM(dev_stored<T>::BYTES, HD_, BM_, BN_, STAGES_),

@@ -138,12 +138,11 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 /* Backward: K, V; Q, dO and the statistics of each stage; P, dS; this work tile and the next. Stages 0:
  * one stage, and V only passes through Q's place on its way to registers. Forward: K, V, Q, P. */
 #define STW_WORK_TILE_BYTES     368u
-#define STW_HIDDEN_TILE_BYTES   48u /* what masks hide of it */
 #define STW_STAGE_COUNT(stages) ((stages) ? (stages) : 1u)
 #define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                                      \
     (((stages) ? 2u : 1u) * STW_TILE_BYTES(element, bn, hd) +                                                          \
      2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) +           \
-     STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_WORK_TILE_BYTES + STW_HIDDEN_TILE_BYTES)
+     STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_WORK_TILE_BYTES)
 /* CDNA's own main loop: keys of a work tile, whatever its row says of the kernels with all features; query rows in LDS
  * at a time; Q and dO of these, padded and transposed, dS, padded by row and by four rows, the statistics of 32 rows,
  * and one work tile. */
