@@ -105,9 +105,6 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     const stw_variant *tile = work->variant;
     stw_attn_steps steps, unaligned = {0};
     stw_attn_call call = work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
-    if (work->params.features & (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK))
-        return stw_fail(STW_E_UNSUPPORTED, "attn_plan: %s: the CPU backend takes it",
-                        work->params.features & STW_FEAT_INTERVALS ? "interval_form" : "STW_ATTN_BLOCK_MASK");
     const char *refusal = stw_attn_tile_refusal(call, tile, &work->params);
     if (refusal) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", tile->id, refusal);
     launch_plan *plan = calloc(1, sizeof *plan);

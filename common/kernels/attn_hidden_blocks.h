@@ -54,7 +54,7 @@ DEV_FN int attn_wave_largest(int x) {
 DEV_FN void attn_hidden_by_intervals(const stw_attn_launch &l, int64_t head, int64_t tile) {
     const stw_attn_params &p = l.p;
     const attn_hidden_place place = attn_hidden_place_of(l, tile);
-    if (!place.live) return;
+    if (!place.live || !p.intervals.data) return; /* null: a side without rows */
     const stw_seq_span q = stw_seq_q(&p, place.b), kv = stw_seq_kv(&p, place.b);
     const int64_t j0 = place.block * l.bn, at = head * l.hidden_tiles + tile;
     stw_hidden_block k = stw_hidden_block_of_none();
@@ -88,7 +88,7 @@ DEV_FN void attn_hidden_by_intervals(const stw_attn_launch &l, int64_t head, int
 DEV_FN void attn_hidden_by_blocks(const stw_attn_launch &l, int64_t head, int64_t tile) {
     const stw_attn_params &p = l.p;
     const attn_hidden_place place = attn_hidden_place_of(l, tile);
-    if (!place.live) return;
+    if (!place.live || !p.block_mask.data) return;
     const stw_seq_span q = stw_seq_q(&p, place.b), kv = stw_seq_kv(&p, place.b);
     const int64_t j0 = place.block * l.bn, last = stw_smaller(j0 + l.bn, kv.used) - 1;
     uint32_t *to = l.hidden_bits + (head * l.hidden_tiles + tile) * 2 * l.hidden_words;
