@@ -55,7 +55,9 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _softcap, ATTN_CAPPED, kb)                                        \
     BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _softcap, ATTN_CAPPED, kb)                                      \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _alibi, ATTN_SLOPED, kb)                                          \
-    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _alibi, ATTN_SLOPED, kb)
+    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _alibi, ATTN_SLOPED, kb)                                        \
+    BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _hidden, ATTN_HIDDEN, kb)                                         \
+    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _hidden, ATTN_HIDDEN, kb)
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_f32_split(id, hd, bm, bn, stages, warps, kb)                                                               \
     ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)

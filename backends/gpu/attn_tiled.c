@@ -113,8 +113,8 @@ static int is_bias_alone(const stw_attn_params *p) {
 }
 
 /* Which of a variant's kernels: README.md of common/tuning, column loop. */
-typedef enum mode { FULL, PLAIN, ORDERED, DROP, BIAS, SOFTCAP, ALIBI } mode;
-static const char *const mode_names[] = {"full", "plain", "ordered", "drop", "bias", "softcap", "alibi"};
+typedef enum mode { FULL, PLAIN, ORDERED, DROP, BIAS, SOFTCAP, ALIBI, HIDDEN } mode;
+static const char *const mode_names[] = {"full", "plain", "ordered", "drop", "bias", "softcap", "alibi", "hidden"};
 
 static mode mode_of(const stw_variant *tile, const stw_attn_params *p, int plain) {
     if (!plain) return FULL;
@@ -129,6 +129,7 @@ static mode mode_of(const stw_variant *tile, const stw_attn_params *p, int plain
         if (has_only(p, STW_FEAT_DROPOUT)) return DROP;
         if (has_only(p, STW_FEAT_SOFTCAP)) return SOFTCAP;
         if (has_only(p, STW_FEAT_ALIBI)) return ALIBI;
+        if (has_only(p, STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)) return HIDDEN;
     }
     return is_bias_alone(p) && p->bias.key == 1 ? BIAS : FULL;
 }
