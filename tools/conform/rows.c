@@ -322,7 +322,7 @@ const conform_row conform_rows[] = {
          "intervals_two:det:mask_heads", "intervals_two:grads_q", "intervals_two:grads_kv",
          "intervals_two:acc_qkv:dq_f32:dk_f32:dv_f32", "intervals_from_below:acc_qkv:dq_f32:dk_f32:dv_f32:draw_hidden",
          "intervals_two:delta_in", "intervals_two:delta_out:dlse", "intervals_two:data_inf_lse",
-         "intervals_two:data_sd3", "intervals_two:data_denormal", "intervals_two:data_small:causal_br",
+         "b2h2s65x130d64 intervals_two:data_sd3", "intervals_two:data_denormal", "intervals_two:data_small:causal_br",
          "intervals_two:any_address:skew1",
          "intervals_two:wl30:shift2:scale0.3:lse_heads:delta_out:dlse:dropout0.2:map_flash2:boff2:hoff1:htotal64:qoff5:"
          "koff3:data_sd3"),
