@@ -38,7 +38,7 @@ static stw_status check_dimensions(const tensor *t) {
         if (dim->extent > 1 && (__builtin_mul_overflow(dim->extent - 1, dim->stride, &reach) ||
                                 __builtin_add_overflow(span, reach, &span)))
             span = INT64_MAX;
-        if (span > INT64_MAX / t->element)
+        if (span > (INT64_MAX - 1) / t->element) /* INT64_MAX: an overflow */
             return stw_fail(STW_E_INVALID, "%s: %s.%s stride %lld over %lld elements spans more than 2^63 bytes",
                             t->who, t->name, dim->name, (long long)dim->stride, (long long)dim->extent);
     }

@@ -7,7 +7,7 @@
 
 #include "attn_seq.h"
 
-/* Local rows that do not see a key: [first, end) of each interval, within 0..rows that are used. An empty one is 0, 0. */
+/* Local rows that do not see a key: [first, end) of each interval, within 0..rows that are used. Empty: 0, 0. */
 typedef struct stw_hidden_rows {
     int32_t first[2], end[2];
 } stw_hidden_rows;

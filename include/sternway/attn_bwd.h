@@ -97,8 +97,8 @@ typedef struct stw_attn_args {
      * alone. 0: as many as the context has, and never more than those. 0..1024. The results do not depend
      * on it. GPU backends check and ignore it. */
     int32_t cpu_threads;
-    const int32_t *intervals;  /**< with interval_form: [B, 1 or Hk, Sk, bounds], strides desc.intervals. A bound lies in
-                                * 0..the sequence's rows, with a q offset at 0 or above: see status_out */
+    const int32_t *intervals;  /**< with interval_form: [B, 1 or Hk, Sk, bounds], strides desc.intervals. A bound
+                                * lies in 0..the sequence's rows, with a q offset at 0 or above: see status_out */
     const uint8_t *block_mask; /**< with BLOCK_MASK: [B, 1 or Hq, blocks of rows, blocks of keys] */
 } stw_attn_args;
 

@@ -41,8 +41,9 @@ typedef struct stw_bias_strides {
     int64_t key;   /**< 1 or 0                                        */
 } stw_bias_strides;
 
-/** Intervals of query rows that do not see a key, [B, 1 or Hk, Sk, bounds] of int32; see stw_attn_intervals. Any strides
- * >= 0, 0 is a broadcast. Packed keys: a batch stride of 0 means keys are numbered through the pack, else local keys. */
+/** Intervals of query rows that do not see a key, [B, 1 or Hk, Sk, bounds] of int32; see stw_attn_intervals. Any
+ * strides >= 0, 0 is a broadcast. Packed keys: a batch stride of 0 means keys are numbered through the pack, else
+ * local keys. */
 typedef struct stw_interval_strides {
     int64_t batch; /**< from one batch (packed: sequence) to the next                          */
     int64_t head;  /**< from one key head to the next; 0: one mask for all heads               */

@@ -45,8 +45,8 @@ typedef enum stw_problem_seqs { /* lengths of packed sequences */
                                 STW_SEQS_ZEROS = 2 /* most are empty */
 } stw_problem_seqs;
 
-/* STW_PROBLEM_DRAW(ID, token): which masks intervals and block mask hold (tools/verify/masks.c). Those that a form cannot
- * say are cut to what it can. */
+/* STW_PROBLEM_DRAW(ID, token): which masks intervals and block mask hold (tools/verify/masks.c). Those that a form
+ * cannot say are cut to what it can. */
 #define STW_PROBLEM_DRAW_LIST(X)                                                                                       \
     X(RANDOM, "random")       /* any interval, empty ones, all rows and none included                 */               \
     X(DOCUMENTS, "documents") /* keys of a document are seen by its rows                               */              \
