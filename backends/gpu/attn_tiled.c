@@ -238,7 +238,7 @@ STW_ATTN_LOOP(fwd_f32, .call = STW_CALL_FWD, .f32 = 1);
 typedef struct layout {
     int64_t q_blocks;
     size_t stats, dq, sink, key_blocks, listed, dq_semaphore, tile_counter, unordered, part_sums;
-    size_t hidden_blocks, hidden_keys, hidden_bits, total;
+    size_t hidden_blocks, hidden_keys, hidden_bits, visible_blocks, visible_words, visible_next, total;
 } layout;
 
 static size_t take(layout *w, size_t bytes) {
@@ -259,6 +259,14 @@ static int64_t block_heads(const stw_attn_params *p) {
 /* Bits of the blocks of rows of a block mask. */
 static int64_t hidden_words(const stw_attn_params *p) { return stw_blocks_of(p->max_seq_q, 32 * STW_MASK_BLOCK); }
 
+/* Of sm90's own main loop under masks: numbers in visible_next. */
+static int64_t visible_next_of(const stw_attn_choice *choice, const stw_attn_params *p) {
+    const int64_t blocks = key_blocks_of(choice, p) * choice->visible_heads;
+    if (p->features & STW_FEAT_DETERMINISTIC) return blocks * choice->visible_rows * choice->visible_length * 32;
+    if (p->features & STW_FEAT_PACKED_KV) return 0;
+    return stw_blocks_of(p->max_seq_kv, choice->bn) <= STW_SM90_VISIBLE_SORTED ? blocks : 0;
+}
+
 static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p) {
     layout w = {0};
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
@@ -278,12 +286,16 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
     size_t sums = 2 * (size_t)choice->bn * tile->head_dim * sizeof(float);
     w.part_sums = take(&w, is_split(choice) ? (size_t)(p->heads_kv * key_blocks_of(choice, p)) * sums : 0);
-    size_t tiles = (size_t)stw_hidden_tiles_most(p, choice->bn),
+    size_t tiles = choice->visible_heads ? 0 : (size_t)stw_hidden_tiles_most(p, choice->bn),
            intervals = tiles * (size_t)interval_heads(p, choice->split.heads),
            bits = tiles * (size_t)block_heads(p) * 2 * (size_t)hidden_words(p);
     w.hidden_blocks = take(&w, intervals * sizeof(stw_hidden_block));
     w.hidden_keys = take(&w, intervals * choice->bn * sizeof(stw_hidden_rows));
     w.hidden_bits = take(&w, bits * sizeof(uint32_t));
+    const size_t masks = (size_t)key_blocks_of(choice, p) * choice->visible_heads;
+    w.visible_blocks = take(&w, masks * STW_SM90_VISIBLE_BLOCK_BYTES);
+    w.visible_words = take(&w, masks * choice->visible_rows * choice->visible_length * STW_SM90_VISIBLE_WORD_BYTES);
+    w.visible_next = take(&w, (size_t)visible_next_of(choice, p) * sizeof(uint16_t));
     return w;
 }
 
@@ -353,7 +365,22 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
         step->image = image_of(t);
         name_step(steps, step, "stw_attn_bwd_preprocess_%s_hd%u_%s", choice.preprocess, t->head_dim, type);
     } else name_step(steps, step, "stw_attn_bwd_preprocess_%s", type);
-    add_hidden_blocks(p, interval_heads(params, 1) + block_heads(params), choice.bn, wave, steps);
+    if (choice.visible_heads) {
+        step = add_step(steps, wave,
+                        stw_blocks_of(key_blocks_of(&choice, p) * choice.visible_heads, STW_ROW_THREADS / wave),
+                        STW_ROW_THREADS, 0);
+        step->image = image_of(t);
+        step->early = choice.early;
+        name_step(steps, step, "stw_attn_bwd_visible_sm90");
+        int64_t numbers = visible_next_of(&choice, p); /* a wave finds one, in deterministic mode 32 */
+        if (p->features & STW_FEAT_DETERMINISTIC) numbers /= 32;
+        step = add_step(steps, wave, stw_blocks_of(numbers, STW_ROW_THREADS / wave), STW_ROW_THREADS, 0);
+        if (numbers) {
+            step->image = image_of(t);
+            step->early = choice.early;
+            name_step(steps, step, "stw_attn_bwd_order_sm90");
+        }
+    } else add_hidden_blocks(p, interval_heads(params, 1) + block_heads(params), choice.bn, wave, steps);
     int summed = stw_attn_bias_is_summed(p);
     if (summed) {
         const dbias_tile *b = dbias_tile_of(t, p, wave);
@@ -519,6 +546,12 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
         l.part_entries = key_blocks_of(&choice, &l.p);
         l.part_cols = tile->head_dim;
         l.key_rows = choice.key_rows;
+        l.visible_blocks = (void *)w.visible_blocks;
+        l.visible_words = (void *)w.visible_words;
+        l.visible_next = visible_next_of(&choice, &l.p) ? (uint16_t *)w.visible_next : NULL;
+        l.visible_heads = choice.visible_heads;
+        l.visible_rows = choice.visible_rows;
+        l.visible_length = choice.visible_length;
         l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(params);
         l.hidden_blocks = (stw_hidden_block *)w.hidden_blocks;
         l.hidden_keys = (stw_hidden_rows *)w.hidden_keys;
@@ -553,6 +586,11 @@ void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, vo
     PLACE(l->sink);
     PLACE(l->key_blocks);
     PLACE(l->tile_counter);
+    if (l->visible_heads) {
+        PLACE(l->visible_blocks);
+        PLACE(l->visible_words);
+        if (l->visible_next) PLACE(l->visible_next);
+    }
     if (params->features & STW_FEAT_DETERMINISTIC) {
         PLACE(l->dq_semaphore);
         PLACE(l->unordered);

@@ -40,8 +40,8 @@ DEV_FN int64_t attn_entries_of(const stw_attn_launch &l, int64_t rows) {
     return stw_blocks_of(rows, l.bn) * (LEAF_PARTS ? (int)l.row_parts : 1);
 }
 
-/* Entry `number` of sequence b, a key block or its part, becomes entry `at`. */
-DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number) {
+/* Entry `number` of sequence b, a key block or its part, as entry `at`. */
+DEV_FN attn_key_block attn_key_block_of(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number) {
     const int64_t block = LEAF_PARTS ? stw_quotient(number, l.row_parts) : number, j0 = block * l.bn;
     int bm = (int)l.bm;
     attn_key_block k = {};
@@ -65,7 +65,10 @@ DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b,
     attn_blocks_between(j0 + (int)(l.bn - 1) - s.band.high, stw_smaller(j0 - (bm - 1) - s.band.low, s.q.used - bm), bm,
                         &k.inner_first, &k.inner_end);
     if (j0 + l.bn > s.kv.used) k.inner_end = 0;
-    ((attn_key_block *)l.key_blocks)[at] = k;
+    return k;
+}
+DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number) {
+    ((attn_key_block *)l.key_blocks)[at] = attn_key_block_of(l, at, b, number);
 }
 
 /* Classes of sequences by length, the longest first: two an octave of query rows, which are steps of a work tile. */
