@@ -151,7 +151,7 @@ class Machine:
     def _call(self, kind: str, tensors: dict, lse: Tensor, causal: bool = False, window: int = 0, softcap: float = 0.0,
               slopes: Tensor | None = None, bias: Tensor | None = None, dbias: Tensor | None = None,
               dropout: tuple | None = None, cu: tuple | None = None, deterministic: bool = False,
-              accumulate: bool = False) -> Call:
+              accumulate: bool = False, intervals: tuple | None = None) -> Call:
         q, k, v = (tensors[name] for name in ("q", "k", "v"))
         # the same as top-left where both sides are equally long
         mask = native.MASK_CAUSAL_BOTTOM_RIGHT if causal else native.MASK_NONE
@@ -190,17 +190,20 @@ class Machine:
         if dbias is not None:
             desc.dbias, args.dbias = bias_strides(dbias), dbias.data_ptr()
             desc.outputs = native.OUT_DQ | native.OUT_DK | native.OUT_DV | native.OUT_DBIAS
+        if intervals:
+            form, bounds = intervals
+            desc.interval_form, desc.intervals, args.intervals = form, bias_strides(bounds), bounds.data_ptr()
         if dropout:
             desc.dropout_p, desc.dropout_map = dropout[0], DROPOUT_MAPS[dropout[1]]
             args.dropout_seed, args.dropout_offset = dropout[2:]
         plan = getattr(self.context, f"attn_{kind}_plan")(desc)
-        return Call(plan, args, dict(tensors, lse=lse, bias=bias, dbias=dbias, cu=cu, slopes=slopes), q.device)
+        return Call(plan, args, dict(tensors, lse=lse, bias=bias, dbias=dbias, cu=cu, slopes=slopes, intervals=intervals), q.device)
 
     def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool = False,
                  grads: list[Tensor] | None = None, **options) -> tuple[Call, list[Tensor]]:
         """A planned call and its gradients (dq, dk, dv): those given, else NaN until it runs. Options: window, softcap,
         slopes, bias, dbias, dropout = (p, map, seed, offset), cu = (starts, longest sequence), deterministic, accumulate
-        (dk and dv)."""
+        (dk and dv), intervals = (form, bounds [B|1,Hk|1,Sk,n])."""
         grads = grads or [torch.empty_like(t).fill_(float("nan")) for t in (q, k, v)]
         tensors = dict(zip(("q", "k", "v", "out", "dout", "dq", "dk", "dv"), (q, k, v, out, dout, *grads)))
         return self._call("bwd", tensors, lse, causal, **options), grads

@@ -26,6 +26,7 @@ class Case:
     bias: str = ""     # "bhqk" full, a 1 where it is broadcast: "1hqk", "b1qk"
     bias_grad: bool = True
     dropout: str = ""  # the map: philox, mem_eff, flash2
+    mask: str = ""     # in memory: documents, prefix, sliding, tree, causal; with `causal` but for prefix and causal
     grads: str = ""    # of K and V: "f32", or "acc", f32 added to what is there
     off: str = ""      # off 16 bytes, as in a PROBLEM line: "gap1" (an element behind each head's row), "skew1" (one in front of the tensor)
     lengths: tuple = ()  # packed: rows of each sequence
@@ -55,6 +56,7 @@ class Case:
         words += [f"wl{self.window}", "wr0"] if self.window else []
         words += ["thd"] if self.lengths else []
         words += [f"planned{self.planned}"] if self.planned else []
+        words += [f"mask_{self.mask}"] if self.mask else []
         words += [f"softcap{self.softcap:g}"] if self.softcap else []
         words += ["alibi"] if self.alibi else []
         words += [f"bias_{self.bias}"] + (["grads_qkvb"] if self.bias_grad else []) if self.bias else []
@@ -65,13 +67,17 @@ class Case:
         return ":".join(words)
 
     def plain(self):
-        """The same without what costs more than the plain kernels."""
+        """The same without what costs more than the plain kernels. Of a mask in memory: all pairs; of the causal one: the causal mask."""
+        if self.mask:
+            return dataclasses.replace(self, mask="", causal=self.mask == "causal", deterministic=False)
         return dataclasses.replace(self, softcap=0.0, alibi=False, bias="", dropout="", grads="", off="", planned=0, deterministic=False)
 
     def pairs(self):
         """Pairs of a query and a key for each head. A causal mask counts half, as the peers' own benchmarks have it."""
         if self.window:
             return self.batch * sum(min(i, self.window) + 1 for i in range(self.seq))
+        if self.mask:
+            return self.batch * mask_pairs(self.mask, self.seq)
         pairs = sum(n * n for n in self.lengths) if self.lengths else self.batch * self.seq * self.sk
         return pairs / 2 if self.causal else pairs
 
@@ -91,6 +97,52 @@ def documents(count, mean, longest, seed=5):
     rest = count * mean - longest
     lengths = [max(1, min(longest, int(weight / sum(weights) * rest))) for weight in weights]
     return tuple(lengths[:count // 2] + [longest] + lengths[count // 2:])
+
+
+WINDOW, SINKS, BRANCHES = 1024, 64, 64
+
+
+def mask_end(mask, seq):
+    """The first row behind those that see each key, of masks whose keys are seen by rows from their own on; and, of the prefix, None
+    and its length."""
+    if mask == "prefix":
+        return None, seq // 4
+    if mask == "causal":
+        return [seq] * seq, 0
+    if mask == "sliding":
+        return [seq if j < SINKS else min(j + WINDOW + 1, seq) for j in range(seq)], 0
+    if mask == "tree":  # a prompt with branches
+        prompt = seq // 4
+        branch = -(-(seq - prompt) // BRANCHES)
+        return [seq] * prompt + [min(prompt + ((j - prompt) // branch + 1) * branch, seq) for j in range(prompt, seq)], 0
+    ends = []
+    for length in documents(max(seq // 2048, 4), seq // max(seq // 2048, 4), seq // 4):
+        ends += [len(ends) + length] * length
+    return (ends + [seq] * (seq - len(ends)))[:seq], 0
+
+
+def mask_pairs(mask, seq):
+    ends, prefix = mask_end(mask, seq)
+    if ends is None:
+        return prefix * seq + sum(seq - j for j in range(prefix, seq))
+    return sum(end - j for j, end in enumerate(ends))
+
+
+def mask_tiles(mask, seq, rows=64, keys=128):
+    """The part of tiles that hold a visible pair."""
+    ends, prefix = mask_end(mask, seq)
+    seen = 0
+    for j in range(0, seq, keys):
+        last = seq if ends is None else max(ends[j:j + keys])
+        first = 0 if ends is None and j < prefix else j
+        seen += -(-last // rows) - first // rows
+    return seen / (-(-seq // rows) * -(-seq // keys))
+
+
+def masks():
+    """Bounds in memory beside our own call of all pairs, or of the causal mask, and FlexAttention."""
+    return [Case(f"mask: {mask}", max(1, 16384 // seq), 2048 // dim, seq, dim, causal=mask not in ("prefix", "causal"), mask=mask, peers=(PLAIN, FLEX))
+            for dim in (64, 128) for mask in ("documents", "prefix", "sliding", "tree", "causal") for seq in (8192, 16384)]
 
 
 def fa():
@@ -227,4 +279,4 @@ def classes():
 
 
 SUITES = {suite.__name__: suite for suite in (fa, few_heads, groups, scores, dims, dropout, grads, off16, short, packed, small, cross, near, windows,
-                                              bias, deterministic, f32, classes)}
+                                              bias, deterministic, f32, masks, classes)}

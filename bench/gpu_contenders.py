@@ -11,7 +11,8 @@ from typing import Callable
 
 import torch
 
-from gpu_cases import PLAIN
+from calls import native
+from gpu_cases import PLAIN, mask_end
 
 A = torch.ops.aten
 TORCH_TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -26,7 +27,16 @@ class Tensors:
         self.generator = torch.Generator(device="cuda").manual_seed(case.seq * 1000 + case.dim)
         self.q, self.k = self.filled(case.heads, case.seq, case.dim), self.filled(case.kv, case.sk, case.dim)
         self.v, self.dout = self.filled(case.kv, case.sk, case.dv), self.filled(case.heads, case.seq, case.dv)
-        self.bias = self.starts = self.slopes = None
+        self.bias = self.starts = self.slopes = self.intervals = None
+        if case.mask:
+            ends, prefix = mask_end(case.mask, case.sk)
+            if case.mask == "causal":  # rows before a key's own
+                form, columns = native.INTERVALS_RANGE, [[0] * case.sk, list(range(case.sk))]
+            elif ends is None:
+                form, columns = native.INTERVALS_FROM_BELOW, [[case.seq] * case.sk, [j if j >= prefix else 0 for j in range(case.sk)]]
+            else:
+                form, columns = native.INTERVALS_FROM, [ends]
+            self.intervals = form, torch.tensor(columns, dtype=torch.int32, device="cuda").T.contiguous()[None, None]
         if case.bias:
             sizes = {"b": case.batch, "h": case.heads, "q": case.seq, "k": case.sk, "1": 1}
             self.bias = torch.randn(*(sizes[letter] for letter in case.bias), device="cuda", dtype=TORCH_TYPES[case.dtype], generator=self.generator)
@@ -100,6 +110,16 @@ def flash_det(case, t, p):
     return dataclasses.replace(made, run=deterministic)
 
 
+def hidden_rows(t):
+    """[2, 2, Sk]: of two intervals the first row that does not see a key and the row behind the last."""
+    form, bounds = t.intervals
+    c, zero = bounds[0, 0].T, torch.zeros_like(bounds[0, 0, :, 0])
+    if form == native.INTERVALS_RANGE:
+        return torch.stack([torch.stack([c[0], c[1]]), torch.stack([zero, zero])])
+    below = c[1] if form == native.INTERVALS_FROM_BELOW else zero
+    return torch.stack([torch.stack([c[0], torch.full_like(zero, t.case.seq)]), torch.stack([zero, below])])
+
+
 def full_bias(case, t):
     return None if t.bias is None else t.bias.expand(case.batch, case.heads, -1, -1)
 
@@ -155,8 +175,18 @@ def flex(case, t, p):
     def changed(score, b, h, i, j):
         return cap * torch.tanh(score / cap) if cap else score - slopes[h] * (i - j).abs()
 
-    visible = create_block_mask(lambda b, h, i, j: i >= j, None, None, case.seq, case.sk) if case.causal else None
-    return by_autograd(t, lambda q, k, v: compiled_flex()(q, k, v, score_mod=changed, block_mask=visible, enable_gqa=case.kv != case.heads))
+    hidden = hidden_rows(t) if case.mask else None
+
+    def sees(b, h, i, j):
+        seen = i >= j if case.causal else i >= 0
+        if hidden is not None:
+            for x in range(2):
+                seen = seen & ((i < hidden[x, 0, j]) | (i >= hidden[x, 1, j]))
+        return seen
+
+    visible = create_block_mask(sees, None, None, case.seq, case.sk) if case.causal or case.mask else None
+    score = None if case.mask else changed
+    return by_autograd(t, lambda q, k, v: compiled_flex()(q, k, v, score_mod=score, block_mask=visible, enable_gqa=case.kv != case.heads))
 
 
 @functools.lru_cache(None)
@@ -231,6 +261,7 @@ class Rules:
     bias: torch.Tensor | None = None    # [heads, Sq, Sk]
     keep: torch.Tensor | None = None    # likewise
     p: float = 0.0
+    hidden: torch.Tensor | None = None  # [2, 2, Sk]
 
 
 def float64_backward(dout, q, k, v, rules):
@@ -243,6 +274,11 @@ def float64_backward(dout, q, k, v, rules):
         hidden = j > i
         if rules.window:
             hidden |= j < i - rules.window
+    if rules.hidden is not None:
+        rows = torch.arange(q.shape[1], device=q.device)[:, None]
+        for first, end in rules.hidden:
+            now = (rows >= first) & (rows < end)
+            hidden = now if hidden is None else hidden | now
     dq, dk, dv, dbias = [], torch.zeros_like(k), torch.zeros_like(v), []
     for head in range(q.shape[0]):
         s, slope = scale * (q[head] @ k.T), None
@@ -290,7 +326,7 @@ def reference_of(case, t, mask):
     group = case.heads // case.kv
     bias = None if t.bias is None else full_bias(case, t)[-1, -group:]
     rules = Rules(case.causal, case.window, case.softcap, None if t.slopes is None else t.slopes[-group:], bias,
-                  None if mask is None else mask[-1, -group:], DROPOUT_P)
+                  None if mask is None else mask[-1, -group:], DROPOUT_P, hidden_rows(t) if case.mask else None)
     q, k, v = sampled(case, (t.q, t.k, t.v))
     dout = sampled(case, (t.dout, t.k, t.v))[0]
     dq, dk, dv, dbias = float64_backward(dout, q, k, v, rules)

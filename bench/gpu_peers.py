@@ -31,7 +31,7 @@ import torch
 
 import peers_csv
 from calls import native, open_or_exit
-from gpu_cases import PLAIN, SUITES
+from gpu_cases import PLAIN, SUITES, mask_tiles
 from gpu_contenders import DROPOUT_P, PEERS, Tensors, comparable, error_of, flash3_module, open_peers, reference_of, relative
 from gpu_timing import measure
 
@@ -86,7 +86,7 @@ class Source:
 def options_of(case, t):
     """What forward and backward have in common."""
     return dict(window=case.window, softcap=case.softcap, slopes=t.slopes if case.alibi else None, bias=t.bias if case.bias else None,
-                cu=(t.starts, case.planned or max(case.lengths)) if case.lengths else None)
+                cu=(t.starts, case.planned or max(case.lengths)) if case.lengths else None, intervals=t.intervals)
 
 
 def open_ours(machines, case, t, found):
@@ -153,6 +153,9 @@ def run_case(machines, suite, case, options, chance):
         if name != "ours":
             row[f"ratio_{name}"] = f"{time_.over(mine):.4f}"
     row["graph"] = "".join("yes" if mine.in_graph else "") + "".join(f" not {n}" for n, x in times.items() if x.in_graph != mine.in_graph)
+    if case.mask and PLAIN in times:
+        share = 1.0 if case.mask == "causal" else mask_tiles(case.mask, case.seq, 128 if case.dim <= 64 else 64)
+        row["visible"], row["over_visible"] = f"{share:.4f}", f"{mine.median / (share * times[PLAIN].median):.4f}"
     row["tflops"] = f"{case.flop() / mine.median * 1e-9:.1f}"
     best = peers_csv.best_peer(row)
     row["best_peer"], row["ratio_best"] = best if best else ("", "")
@@ -170,6 +173,7 @@ def cells_of(row):
 def print_row(row):
     print(f"{row['case']:58} {row.get('ms_ours', '-'):>9} {row.get('tflops', '-'):>7}  {cells_of(row):40} {row.get('error_ours', '-'):>8}  "
           f"{row['variant']}" + ("  graph" if row.get("graph") else "")
+          + (f"  {row['over_visible']} of {row['visible']} of all tiles" if row.get("visible") else "")
           + "".join(f"  [{key[8:]}: {why}]" for key, why in row.items() if key.startswith("refused_"))
           + (f"  WRONG: {row['wrong']}" if row["wrong"] else ""), flush=True)
 

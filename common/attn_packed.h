@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which sides of an attention problem are packed. Every reader of a descriptor asks here. */
+ * Which sides of an attention problem are packed, and what that means for masks in memory. Every reader of a descriptor asks here. */
 #ifndef STW_COMMON_ATTN_PACKED_H
 #define STW_COMMON_ATTN_PACKED_H
 
@@ -11,6 +11,11 @@
 static inline int stw_attn_is_packed(const stw_attn_desc *d, int kv) {
     uint32_t flag = kv ? STW_ATTN_PACKED_KV : STW_ATTN_PACKED_Q;
     return (d->flags & flag) || (kv ? d->total_kv : d->total_q) > 0;
+}
+
+/* Keys of args.intervals are numbered through the pack. */
+static inline int stw_attn_intervals_through_pack(const stw_attn_desc *d) {
+    return d->interval_form != STW_INTERVALS_NONE && stw_attn_is_packed(d, 1) && !d->intervals.batch;
 }
 
 #endif

@@ -57,7 +57,7 @@ static void add_differing_strides(stw_text *text, const stw_attn_desc *desc, con
         const int64_t *s = stw_problem_strides_of(desc, tensor);
         stw_text_add(text, ":st_%s%lld,%lld,%lld", tensor->name, (long long)s[0], (long long)s[1], (long long)s[2]);
         int64_t dim = stw_problem_dim_stride(desc, tensor);
-        if (tensor->kind == STW_TENSOR_BIAS || dim != 1)
+        if (stw_problem_has_four_strides(tensor->kind) || dim != 1)
             stw_text_add(text, ",%lld", (long long)(dim != 1 ? dim : s[3]));
     }
 }
@@ -82,6 +82,11 @@ static unsigned broadcast_of(const stw_attn_desc *desc) {
     return bits;
 }
 
+static int has_mask_heads(const stw_attn_desc *d) {
+    return (d->interval_form != STW_INTERVALS_NONE && d->intervals.head) ||
+           (d->flags & STW_ATTN_BLOCK_MASK && d->block_mask.head);
+}
+
 /* Gaps worth trying: what a contiguous layout leaves over in q's strides. Only in those that are told:
  * a guess from any other would change once the line has been read back. */
 static int gap_candidates(const stw_attn_desc *d, int64_t gap[4]) {
@@ -101,7 +106,8 @@ static int gap_candidates(const stw_attn_desc *d, int64_t gap[4]) {
 static void add_layout(stw_text *text, const stw_attn_desc *desc, stw_problem_op op) {
     int64_t gap[4];
     int gaps = gap_candidates(desc, gap), best = INT32_MAX;
-    stw_problem_layout layout = {STW_ORDER_BSHD, 0, STW_LSE_ROWS, broadcast_of(desc)}, chosen = layout;
+    stw_problem_layout layout = {STW_ORDER_BSHD, 0, STW_LSE_ROWS, broadcast_of(desc), has_mask_heads(desc)};
+    stw_problem_layout chosen = layout;
     stw_attn_desc model;
     for (int g = 0; g < gaps && best; ++g)
         for (int lse = 0; lse < 3 && best; ++lse)
@@ -122,6 +128,10 @@ static void add_layout(stw_text *text, const stw_attn_desc *desc, stw_problem_op
         stw_text_add(text, ":bias%s_%c%c%c%c", dtype, b & STW_BROADCAST_B ? '1' : 'b', b & STW_BROADCAST_H ? '1' : 'h',
                      b & STW_BROADCAST_Q ? '1' : 'q', b & STW_BROADCAST_K ? '1' : 'k');
     }
+    if (desc->interval_form > STW_INTERVALS_NONE && desc->interval_form <= STW_INTERVALS_TWO_RANGES)
+        stw_text_add(text, ":%s", stw_problem_form_names[desc->interval_form]);
+    else if (desc->interval_form != STW_INTERVALS_NONE) add_integer(text, "intervals", desc->interval_form);
+    if (chosen.mask_heads) stw_text_add(text, ":mask_heads");
     add_differing_strides(text, desc, &model, op);
 }
 

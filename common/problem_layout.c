@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "attn_packed.h"
+#include "params/attn_hidden.h"
 
 #define TENSOR(field, kind, output, flags, backward)                                                                   \
     {#field, kind, offsetof(stw_attn_desc, field), output, flags, backward, 0}
@@ -27,9 +28,11 @@ const stw_problem_tensor stw_problem_tensors[] = {
     TENSOR(delta, STW_TENSOR_LSE, 0, STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA, 1),
     TENSOR(bias, STW_TENSOR_BIAS, 0, 0, 0),
     TENSOR(dbias, STW_TENSOR_BIAS, STW_OUT_DBIAS, 0, 1),
+    TENSOR(intervals, STW_TENSOR_INTERVALS, 0, 0, 0),
+    TENSOR(block_mask, STW_TENSOR_BLOCKS, 0, STW_ATTN_BLOCK_MASK, 0),
 };
 enum {
-    ROWS_OF_DEF = 2 /* bias, dbias */
+    ROWS_OF_DEF = 4 /* bias, dbias, intervals, block_mask */
 #define STW_ATTN_TENSOR(name, ...) +1
 #include "common/attn_tensors.def"
 };
@@ -46,10 +49,13 @@ const stw_problem_flag stw_problem_flags[] = {
     {"delta_out", STW_ATTN_WRITE_DELTA},
     {"used", STW_ATTN_HAS_USED_LENGTHS},
     {"any_address", STW_ATTN_ANY_ADDRESS},
+    {"blockmask", STW_ATTN_BLOCK_MASK},
 };
 const size_t stw_problem_flag_count = sizeof stw_problem_flags / sizeof *stw_problem_flags;
 
 const char *const stw_problem_order_names[3] = {"bshd", "bhsd", "qkv"};
+const char *const stw_problem_form_names[6] = {
+    "", "intervals_from", "intervals_range", "intervals_from_below", "intervals_range_below", "intervals_two"};
 const char *const stw_problem_lse_names[3] = {"lse_rows", "lse_heads", "lse_local"};
 const char *const stw_problem_grad_names[4] = {
 #define STW_ATTN_GRADIENT(name, BIT) #name,
@@ -136,6 +142,23 @@ static void bias_strides(const stw_attn_desc *d, const stw_problem_layout *layou
         if (b & (1u << i)) s[i] = 0;
 }
 
+static void intervals_strides(const stw_attn_desc *d, const stw_problem_layout *layout, int64_t s[4], int *fits) {
+    int packed = stw_attn_is_packed(d, 1);
+    int64_t keys = at_least_1(packed ? d->total_kv : d->max_seq_kv);
+    s[3] = 1;
+    s[2] = stw_interval_bounds(d->interval_form);
+    s[1] = layout->mask_heads ? combine(keys, s[2], 0, fits) : 0;
+    s[0] = packed ? 0 : combine(layout->mask_heads ? d->heads_kv : 1, combine(keys, s[2], 0, fits), 0, fits);
+}
+
+static void block_strides(const stw_attn_desc *d, const stw_problem_layout *layout, int64_t s[4], int *fits) {
+    int64_t rows = stw_blocks_of(at_least_1(d->max_seq_q), STW_MASK_BLOCK);
+    s[3] = 1;
+    s[2] = stw_blocks_of(at_least_1(d->max_seq_kv), STW_MASK_BLOCK);
+    s[1] = layout->mask_heads ? combine(rows, s[2], 0, fits) : 0;
+    s[0] = combine(layout->mask_heads ? d->heads_q : 1, combine(rows, s[2], 0, fits), 0, fits);
+}
+
 int stw_problem_strides_of_layout(stw_attn_desc *desc, const stw_problem_layout *layout) {
     int fits = 1;
     for (size_t t = 0; t < stw_problem_tensor_count; ++t) {
@@ -144,6 +167,12 @@ int stw_problem_strides_of_layout(stw_attn_desc *desc, const stw_problem_layout 
         if (tensor->kind == STW_TENSOR_BIAS) {
             if (desc->bias_dtype == STW_DTYPE_NONE) memset(s, 0, sizeof(stw_bias_strides));
             else bias_strides(desc, layout, s, &fits);
+        } else if (tensor->kind == STW_TENSOR_INTERVALS) {
+            if (desc->interval_form == STW_INTERVALS_NONE) memset(s, 0, sizeof(stw_interval_strides));
+            else intervals_strides(desc, layout, s, &fits);
+        } else if (tensor->kind == STW_TENSOR_BLOCKS) {
+            if (!(desc->flags & STW_ATTN_BLOCK_MASK)) memset(s, 0, sizeof(stw_block_mask_strides));
+            else block_strides(desc, layout, s, &fits);
         } else if (tensor->kind == STW_TENSOR_LSE) lse_strides(desc, layout, s, &fits);
         else rows_strides(desc, tensor->kind, layout, s, &fits);
     }
@@ -160,6 +189,7 @@ static int is_used(const stw_attn_desc *d, const stw_problem_tensor *tensor, stw
     uint32_t outputs = d->outputs ? d->outputs : STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     if (tensor->output && !(outputs & tensor->output)) return 0;
     if (tensor->flags && !(d->flags & tensor->flags)) return 0;
+    if (tensor->kind == STW_TENSOR_INTERVALS) return d->interval_form != STW_INTERVALS_NONE;
     return tensor->kind != STW_TENSOR_BIAS || d->bias_dtype != STW_DTYPE_NONE;
 }
 
@@ -173,7 +203,7 @@ int stw_problem_strides_match(const stw_attn_desc *desc, const stw_attn_desc *mo
     if (tensor->dim && dim_of(desc, tensor->kind) > 1 &&
         stw_problem_dim_stride(desc, tensor) != stw_problem_dim_stride(model, tensor))
         return 0;
-    if (tensor->kind == STW_TENSOR_BIAS) return memcmp(a, b, sizeof(stw_bias_strides)) == 0;
+    if (stw_problem_has_four_strides(tensor->kind)) return memcmp(a, b, 4 * sizeof *a) == 0;
     if (packed && tensor->kind == STW_TENSOR_LSE) { /* a zero means: numbered through the pack */
         if ((a[0] == 0) != (b[0] == 0) || (desc->batch > 1 && a[0] != b[0])) return 0;
     } else if (!packed && desc->batch > 1 && a[0] != b[0]) return 0;

@@ -15,8 +15,13 @@ typedef enum stw_tensor_kind {
     STW_TENSOR_V,   /* rows of the key side, head_dim_v    */
     STW_TENSOR_OUT, /* rows of the query side, head_dim_v  */
     STW_TENSOR_LSE, /* one float a query row and head      */
-    STW_TENSOR_BIAS
+    STW_TENSOR_BIAS,
+    STW_TENSOR_INTERVALS, /* int32 bounds of every key         */
+    STW_TENSOR_BLOCKS     /* bytes of a block mask             */
 } stw_tensor_kind;
+
+/* Kinds of four strides. */
+static inline int stw_problem_has_four_strides(stw_tensor_kind kind) { return kind >= STW_TENSOR_BIAS; }
 
 typedef struct stw_problem_tensor {
     const char *name;
@@ -31,6 +36,8 @@ typedef struct stw_problem_tensor {
 extern const stw_problem_tensor stw_problem_tensors[];
 extern const size_t stw_problem_tensor_count;
 extern const size_t stw_problem_bias; /* index of the bias */
+
+extern const char *const stw_problem_form_names[6]; /* of intervals, by stw_attn_intervals */
 
 typedef struct stw_problem_flag {
     const char *name;
@@ -47,7 +54,7 @@ extern const char stw_problem_output_letters[6];    /* "qkvbs" by bit    */
 
 const char *stw_problem_op_name(stw_problem_op op);
 
-/* batch, head, seq; bias: batch, head, query, key. */
+/* batch, head, seq; bias and block mask: batch, head, query, key; intervals: batch, head, key, bound. */
 const int64_t *stw_problem_strides_of(const stw_attn_desc *desc, const stw_problem_tensor *tensor);
 
 /* Along head_dim. */

@@ -145,10 +145,15 @@ static stw_status check_flagged(const check *c, const char *field, const char *f
 
 static stw_status check_mask(const check *c) {
     const stw_attn_desc *d = c->d;
-    const uint32_t known = 2u * STW_ATTN_ANY_ADDRESS - 1u; /* the flags are dense, this is the last */
+    const uint32_t known = 2u * STW_ATTN_BLOCK_MASK - 1u; /* the flags are dense, this is the last */
     if ((unsigned)d->mask > STW_MASK_CAUSAL_BOTTOM_RIGHT)
         return stw_fail(STW_E_INVALID, "%s: mask %d is none of none 0, causal top-left 1, causal bottom-right 2",
                         c->who, (int)d->mask);
+    if ((unsigned)d->interval_form > STW_INTERVALS_TWO_RANGES)
+        return stw_fail(STW_E_INVALID,
+                        "%s: interval_form %d is none of none 0, from 1, range 2, from below 3, range below 4, two "
+                        "ranges 5",
+                        c->who, (int)d->interval_form);
     if (d->flags & ~known)
         return stw_fail(STW_E_INVALID, "%s: flags 0x%x has unknown bits: STW_ATTN_* are 0x%x", c->who, d->flags, known);
     stw_status status;

@@ -24,6 +24,16 @@ static void fill_tensors(const stw_attn_desc *d, stw_plan_kind kind, stw_attn_pa
     if (stw_desc_has_bias(d)) p->bias = (stw_bias_param){NULL, d->bias.batch, d->bias.head, d->bias.query, d->bias.key};
     if (d->outputs & STW_OUT_DBIAS)
         p->dbias = (stw_bias_param){NULL, d->dbias.batch, d->dbias.head, d->dbias.query, d->dbias.key};
+    if (d->interval_form)
+        p->intervals = (stw_interval_param){.batch = d->intervals.batch, /* numbered through the pack: 0 */
+                                            .head = d->intervals.head,
+                                            .key = d->intervals.key,
+                                            .bound = d->intervals.bound};
+    if (d->flags & STW_ATTN_BLOCK_MASK)
+        p->block_mask = (stw_block_mask_param){.batch = d->block_mask.batch,
+                                               .head = d->block_mask.head,
+                                               .query = d->block_mask.query,
+                                               .key = d->block_mask.key};
 }
 
 /* Causal masks and windows are the same two bounds on j - (i + shift). */
@@ -88,6 +98,9 @@ static void fill_features(const stw_attn_desc *d, stw_plan_kind kind, int determ
         {packed_q && !d->dlse.batch, STW_FEAT_PACKED_DLSE},
         {packed_q && !d->delta.batch, STW_FEAT_PACKED_DELTA},
         {d->flags & STW_ATTN_HAS_USED_LENGTHS, STW_FEAT_USED_LENGTHS},
+        {d->interval_form != STW_INTERVALS_NONE, STW_FEAT_INTERVALS},
+        {stw_attn_intervals_through_pack(d), STW_FEAT_PACKED_INTERVALS},
+        {d->flags & STW_ATTN_BLOCK_MASK, STW_FEAT_BLOCK_MASK},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i)
         if (rows[i].on) p->features |= rows[i].feature;
@@ -119,6 +132,7 @@ void stw_attn_params_fill(const stw_attn_desc *d, stw_plan_kind kind, int determ
         .dbias_dtype = d->dbias_dtype,
         .outputs = d->outputs,
         .accumulate = d->accumulate,
+        .interval_form = d->interval_form,
     };
     fill_tensors(d, kind, &p);
     fill_mask(d, &p);

@@ -6,6 +6,7 @@
 
 #include "common/attn_packed.h"
 #include "common/dtype.h"
+#include "common/params/attn_hidden.h"
 
 /* One dimension of a tensor. */
 typedef struct dimension {
@@ -32,12 +33,12 @@ static stw_status check_dimensions(const tensor *t) {
         if (dim->extent > 1 && dim->stride == 0 && !t->may_broadcast)
             return stw_fail(t->output ? STW_E_INVALID : STW_E_UNSUPPORTED,
                             "%s: %s.%s stride is 0 over %lld elements: %s may not be broadcast "
-                            "(of the inputs only q, k, v, out, dout, bias and dlse may)",
+                            "(of the inputs only q, k, v, out, dout, bias, dlse, intervals and block_mask may)",
                             t->who, t->name, dim->name, (long long)dim->extent, t->name);
         if (dim->extent > 1 && (__builtin_mul_overflow(dim->extent - 1, dim->stride, &reach) ||
                                 __builtin_add_overflow(span, reach, &span)))
             span = INT64_MAX;
-        if (span > INT64_MAX / t->element)
+        if (span > (INT64_MAX - 1) / t->element) /* INT64_MAX: an overflow */
             return stw_fail(STW_E_INVALID, "%s: %s.%s stride %lld over %lld elements spans more than 2^63 bytes",
                             t->who, t->name, dim->name, (long long)dim->stride, (long long)dim->extent);
     }
@@ -127,6 +128,36 @@ static stw_status check_bias(const stw_attn_desc *d, stw_plan_kind kind) {
     return STW_OK;
 }
 
+/* Masks that lie in memory: any stride may be 0. */
+static stw_status check_intervals(const stw_attn_desc *d, stw_plan_kind kind) {
+    int through_pack = stw_attn_intervals_through_pack(d);
+    const stw_interval_strides *s = &d->intervals;
+    const tensor t = {.who = stw_plan_kind_name(kind),
+                      .name = "intervals",
+                      .dims = {{"batch", through_pack ? 1 : d->batch, s->batch},
+                               {"head", d->heads_kv, s->head},
+                               {"key", through_pack ? d->total_kv : d->max_seq_kv, s->key},
+                               {"bound", stw_interval_bounds(d->interval_form), s->bound}},
+                      .count = 4,
+                      .element = sizeof(int32_t),
+                      .may_broadcast = 1};
+    return d->interval_form == STW_INTERVALS_NONE ? STW_OK : check_tensor(&t);
+}
+
+static stw_status check_block_mask(const stw_attn_desc *d, stw_plan_kind kind) {
+    const stw_block_mask_strides *s = &d->block_mask;
+    const tensor t = {.who = stw_plan_kind_name(kind),
+                      .name = "block_mask",
+                      .dims = {{"batch", d->batch, s->batch},
+                               {"head", d->heads_q, s->head},
+                               {"query", stw_blocks_of(d->max_seq_q, STW_MASK_BLOCK), s->query},
+                               {"key", stw_blocks_of(d->max_seq_kv, STW_MASK_BLOCK), s->key}},
+                      .count = 4,
+                      .element = 1,
+                      .may_broadcast = 1};
+    return d->flags & STW_ATTN_BLOCK_MASK ? check_tensor(&t) : STW_OK;
+}
+
 /* Sizes of workspaces and counters are products of these; none may pass 2^56, so that bytes fit easily. */
 static stw_status check_products(const stw_attn_desc *d, stw_plan_kind kind) {
     int64_t rows_q = stw_attn_is_packed(d, 0) ? d->total_q : d->batch * d->max_seq_q;
@@ -157,5 +188,7 @@ stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind)
     if (!status) status = check_dims(desc, kind);
     for (size_t i = 0; i < STW_TENSOR_ROWS && !status; ++i) status = check_row(&stw_tensor_rows[i], desc, kind);
     if (!status && stw_desc_has_bias(desc)) status = check_bias(desc, kind);
+    if (!status) status = check_intervals(desc, kind);
+    if (!status) status = check_block_mask(desc, kind);
     return status;
 }

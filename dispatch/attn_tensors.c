@@ -6,6 +6,7 @@
 
 #include "common/attn_packed.h"
 #include "common/dtype.h"
+#include "common/params/attn_hidden.h"
 
 #include <string.h>
 
@@ -85,6 +86,18 @@ static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per
     return !__builtin_mul_overflow(plane * outer, e.batch, &batch);
 }
 
+/* One mask for all heads, the last dimension contiguous; those that the descriptor has not stay as they are. */
+static void masks_fill(stw_attn_desc *d) {
+    int64_t bounds = stw_interval_bounds(d->interval_form); /* products of two extents: below 2^62 */
+    int64_t query_blocks = stw_blocks_of(d->max_seq_q, STW_MASK_BLOCK);
+    int64_t key_blocks = stw_blocks_of(d->max_seq_kv, STW_MASK_BLOCK);
+    if (bounds)
+        d->intervals = (stw_interval_strides){
+            .batch = stw_attn_is_packed(d, 1) ? 0 : d->max_seq_kv * bounds, .key = bounds, .bound = 1};
+    if (d->flags & STW_ATTN_BLOCK_MASK)
+        d->block_mask = (stw_block_mask_strides){query_blocks * key_blocks, 0, key_blocks, 1};
+}
+
 static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind kind) {
     stw_status status = stw_attn_check_given(who, desc);
     if (status) return status;
@@ -109,6 +122,7 @@ static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind 
     fits &= !__builtin_mul_overflow(bias.head, desc->heads_q, &bias.batch);
     if (!fits) return stw_fail(STW_E_INVALID, "%s: a stride of these sizes is above 2^63", who);
     filled.bias = filled.dbias = bias;
+    masks_fill(&filled);
     if (filled.flags & STW_ATTN_HAS_DIM_STRIDES) filled.dim = (stw_attn_dim_strides){1, 1, 1, 1, 1};
     memcpy(desc, &filled, size);
     return STW_OK;

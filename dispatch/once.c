@@ -47,6 +47,16 @@ static void class_bias(stw_bias_param *bias) {
     bias->query = bias->query != 0;
 }
 
+/* As of a bias: what masks share between batches and heads says how many lists a GPU makes of them. */
+static void class_masks(stw_attn_params *p) {
+    p->intervals.batch = p->intervals.batch != 0;
+    p->intervals.head = p->intervals.head != 0;
+    p->intervals.key = p->intervals.bound = 0;
+    p->block_mask.batch = p->block_mask.batch != 0;
+    p->block_mask.head = p->block_mask.head != 0;
+    p->block_mask.query = p->block_mask.key = 0;
+}
+
 static void class_queries(const stw_rules *rules, stw_attn_params *p) {
     int64_t total = p->total_q;
     p->total_q = stw_size_class(total);
@@ -78,6 +88,7 @@ static void class_of(const once *c, stw_plan_class *class) {
     if (packed_q || packed_kv) {
         class_bias(&p->bias);
         class_bias(&p->dbias);
+        class_masks(p);
     }
     if (packed_q && packed_kv) p->batch = class_size(rules, STW_FACT_batch_heads, p->batch, p->heads_q);
     stw_plan_class_seal(class);

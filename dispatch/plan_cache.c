@@ -9,8 +9,9 @@
 
 #define SLOT_TAKEN (1u << 31)
 
-_Static_assert(offsetof(stw_attn_params, dropout_p) + sizeof(double) + 18 * sizeof(uint32_t) == sizeof(stw_attn_params),
+_Static_assert(offsetof(stw_attn_params, dropout_p) + sizeof(double) + 22 * sizeof(uint32_t) == sizeof(stw_attn_params),
                "the parameter block ends without a gap");
+_Static_assert(sizeof(stw_attn_params) % (4 * sizeof(uint64_t)) == 0, "its words are hashed four at a time");
 
 /* Four chains, since one of so many words waits for its multiplications. */
 void stw_plan_class_seal(stw_plan_class *class) {

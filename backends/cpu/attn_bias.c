@@ -31,6 +31,7 @@ static void add_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw
         *loaded = (loaded_keys){seq->b, kv_head, k_block};
     }
     stw_cpu_tile_cut(&at);
+    stw_cpu_load_hidden(job, t->hidden, &at);
     stw_cpu_load_queries(job, t, &at);
     stw_cpu_grad_tile(job, t, &at, t->raw);
     job->tile->add_rows(t->sum, l->bn, 1, t->raw, l->bn, at.rows, at.cols);
@@ -43,7 +44,8 @@ static void sum_head(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw
         stw_range meets = stw_cpu_query_blocks(seq, &job->layout, kb);
         int64_t first = stw_max_i64(meets.first, k->query_block.first);
         int64_t end = stw_min_i64(meets.end, k->query_block.end);
-        for (int64_t qb = first; qb < end; ++qb) add_tile(job, t, seq, h, qb, kb, loaded);
+        for (int64_t qb = first; (qb = stw_cpu_next_query_block(job, seq, h, kb, qb, end)) < end; ++qb)
+            add_tile(job, t, seq, h, qb, kb, loaded);
     }
 }
 

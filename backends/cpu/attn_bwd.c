@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Runs the phases of an attention call on the context's threads. The backward call has four: preprocess
- * (attn_rows.c), dSink, broadcast dBias (attn_bias.c), main phase (attn_main.c). f64 problems have those of
+ * Runs the phases of an attention call on the context's threads. The backward call has five: what intervals hide
+ * (attn_hidden.c), preprocess (attn_rows.c), dSink, broadcast dBias (attn_bias.c), main phase (attn_main.c). f64
+ * problems have those of
  * attn_f64_bwd.c instead. Called through backend.c. */
 #include "cpu.h"
 
@@ -91,15 +92,20 @@ stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
     uint32_t direct = job.layout.bias_direct ? STW_OUT_DBIAS : 0, outputs = params->outputs;
     uint32_t queries = STW_OUT_DQ | direct, keys = STW_OUT_DK | STW_OUT_DV;
     stw_pool_fn sink = outputs & STW_OUT_DSINK ? sink_phase : NULL;
+    stw_pool_fn hidden = params->features & STW_FEAT_INTERVALS ? stw_cpu_hidden_phase : NULL;
     if (params->dtype == STW_F64) {
-        const stw_pool_fn phases[] = {stw_f64_rows_phase, sink, job.layout.bias_summed ? stw_f64_bias_phase : NULL,
+        const stw_pool_fn phases[] = {hidden,
+                                      stw_f64_rows_phase,
+                                      sink,
+                                      job.layout.bias_summed ? stw_f64_bias_phase : NULL,
                                       outputs & queries ? stw_f64_queries_phase : NULL,
                                       outputs & keys ? stw_f64_keys_phase : NULL};
-        stw_cpu_run(device, &job, phases, 5);
+        stw_cpu_run(device, &job, phases, 6);
     } else {
-        const stw_pool_fn phases[] = {stw_cpu_rows_phase, sink, job.layout.bias_summed ? stw_cpu_bias_phase : NULL,
+        const stw_pool_fn phases[] = {hidden, stw_cpu_rows_phase, sink,
+                                      job.layout.bias_summed ? stw_cpu_bias_phase : NULL,
                                       outputs & (queries | keys) ? stw_cpu_main_phase : NULL};
-        stw_cpu_run(device, &job, phases, 4);
+        stw_cpu_run(device, &job, phases, 5);
     }
     return STW_OK;
 }

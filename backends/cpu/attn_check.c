@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Checks the values of cu_seqlens, used lengths and offsets, which only the run call can see. A value out of
+ * Checks the values of cu_seqlens, used lengths, offsets and intervals, which only the run call can see. A value out of
  * range is refused by name before anything is written. Called first by every attention call. */
 #include "cpu.h"
+
+#include "common/params/attn_hidden.h"
 
 typedef struct check {
     const char *function;
@@ -56,6 +58,26 @@ static void check_offsets(check *c, const char *name, const int64_t *offsets, in
                    (long long)offsets[b]);
 }
 
+/* Bounds of the keys in use, once lengths and offsets are known to be good. */
+static void check_intervals(check *c, const stw_attn_params *p) {
+    int64_t heads = p->intervals.head ? p->heads_kv : 1;
+    int bounds = p->intervals.data ? stw_interval_bounds(p->interval_form) : 0;
+    for (int64_t n = 0; n < p->batch * heads && bounds; ++n) {
+        stw_seq_span q = stw_seq_q(p, n / heads), kv = stw_seq_kv(p, n / heads);
+        int64_t most = q.offset ? INT32_MAX : q.rows;
+        for (int64_t j = 0; j < kv.used; ++j)
+            for (int x = 0; x < bounds; ++x) {
+                int32_t bound = stw_interval_at(p, &kv, n / heads, n % heads, j)[x * p->intervals.bound];
+                if (bound < 0 || bound > most)
+                    REFUSE(
+                        c, STW_DATA_INTERVALS,
+                        "%s: intervals: bound %d of key %lld of sequence %lld, head %lld, is %d, accepted: 0..%lld%s",
+                        c->function, x, (long long)j, (long long)(n / heads), (long long)(n % heads), bound,
+                        (long long)most, q.offset ? "" : " (rows of the sequence)");
+            }
+    }
+}
+
 stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p) {
     check c = {function, 0, STW_OK};
     check_cu_seqlens(&c, "cu_seqlens_q", p->cu_seqlens_q, p->batch, p->max_seq_q, p->total_q, "q",
@@ -66,6 +88,7 @@ stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p) {
     check_used(&c, "used_kv", p->used_kv, p->cu_seqlens_kv, p->batch, p->max_seq_kv, STW_DATA_USED_KV);
     check_offsets(&c, "q_offsets", p->q_offsets, p->batch);
     check_offsets(&c, "k_offsets", p->k_offsets, p->batch);
+    if (!c.bits && p->features & STW_FEAT_INTERVALS) check_intervals(&c, p);
     if (p->status_out) *p->status_out = c.bits;
     return c.status;
 }

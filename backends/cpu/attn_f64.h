@@ -21,6 +21,7 @@ typedef struct stw_f64_scratch {
     double *sum;               /* [bm][bn]: of a broadcast dBias                  */
     double *lse, *delta, *fix; /* [bm]; forward: maximum, sum and factor of a row */
     uint32_t *keep;            /* [bm][bn]                                        */
+    int32_t *hidden;           /* [4][bn]                                         */
 } stw_f64_scratch;
 
 /* Bytes of one scratch; fills *out with pointers into `base` when it is not null. */

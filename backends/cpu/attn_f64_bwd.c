@@ -89,17 +89,21 @@ static void run_queries(const stw_cpu_job *job, const stw_f64_scratch *t, const 
     stw_cpu_tile at = stw_f64_tile_at(job, seq, h, block, keys.first);
     if (stw_cpu_zeros_bias(job)) zero_bias(job, &at);
     if (keys.first < keys.end) stw_f64_load_queries(job, t, &at);
+    int started = 0;
     for (int64_t b = keys.first; b < keys.end; ++b) {
+        if (stw_cpu_sight_of(job, seq, h, block, b) == STW_CPU_HIDDEN) continue;
         at = stw_f64_tile_at(job, seq, h, block, b);
         stw_f64_load_keys(job, t, &at);
+        stw_cpu_load_hidden(job, t->hidden, &at);
         stw_f64_grad_tile(job, t, &at);
         if (l->bias_direct) store_bias(job, t, &at);
         if (with_dq)
             job->tile->matmul_f64(at.rows, p->head_dim_qk, at.cols, t->dp, l->bn, 1, t->k, l->width_k, t->dq,
-                                  l->width_k, b > keys.first);
+                                  l->width_k, started);
+        started = 1;
     }
     if (!with_dq) return;
-    int64_t first = seq->q.first + at.i0, summed = keys.first < keys.end ? at.rows : 0;
+    int64_t first = seq->q.first + at.i0, summed = started ? at.rows : 0;
     stw_f64_store_rows(&p->dq, seq->b, h, first, t->dq, l->width_k, summed, p->head_dim_qk, job->work->scale, add_dq);
     if (!add_dq)
         stw_f64_zero_rows(&p->dq, seq->b, h, first + summed, stw_clamp_i64(seq->q.rows - at.i0, 0, l->bm) - summed,
@@ -140,8 +144,10 @@ static void run_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
     int summed = 0;
     if (queries.first < queries.end) stw_f64_load_keys(job, t, &at);
     for (int64_t h = kv_head * p->group; h < (kv_head + 1) * p->group; ++h)
-        for (int64_t q = queries.first; q < queries.end; ++q, summed = 1) {
+        for (int64_t q = queries.first;
+             (q = stw_cpu_next_query_block(job, seq, h, block, q, queries.end)) < queries.end; ++q, summed = 1) {
             at = stw_f64_tile_at(job, seq, h, q, block);
+            stw_cpu_load_hidden(job, t->hidden, &at);
             stw_f64_load_queries(job, t, &at);
             stw_f64_grad_tile(job, t, &at);
             if (p->outputs & STW_OUT_DV)
@@ -180,9 +186,11 @@ static void add_head(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
         stw_range meets = stw_cpu_query_blocks(seq, &job->layout, kb);
         int64_t first = stw_max_i64(meets.first, k->query_block.first);
         int64_t end = stw_min_i64(meets.end, k->query_block.end);
-        for (int64_t qb = first; qb < end; ++qb) {
+        int loaded = 0;
+        for (int64_t qb = first; (qb = stw_cpu_next_query_block(job, seq, h, kb, qb, end)) < end; ++qb, loaded = 1) {
             stw_cpu_tile at = stw_f64_tile_at(job, seq, h, qb, kb);
-            if (qb == first) stw_f64_load_keys(job, t, &at);
+            if (!loaded) stw_f64_load_keys(job, t, &at);
+            stw_cpu_load_hidden(job, t->hidden, &at);
             stw_f64_load_queries(job, t, &at);
             stw_f64_grad_tile(job, t, &at);
             for (uint32_t r = 0; r < at.rows; ++r)

@@ -11,9 +11,10 @@ static void scale_row(double *row, uint32_t cols, double factor) {
     for (uint32_t c = 0; c < cols; ++c) row[c] *= factor;
 }
 
-static void add_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_tile *at) {
+static void add_keys(const stw_cpu_job *job, const stw_f64_scratch *t, stw_cpu_tile *at) {
     const stw_cpu_layout *l = &job->layout;
     stw_f64_load_keys(job, t, at);
+    stw_cpu_load_hidden(job, t->hidden, at);
     stw_f64_softmax_tile(job, t, at);
     for (uint32_t r = 0; r < at->rows; ++r) scale_row(t->dout + (size_t)r * l->width_v, job->p->head_dim_v, t->fix[r]);
     job->tile->matmul_f64(at->rows, job->p->head_dim_v, at->cols, t->s, l->bn, 1, t->v, l->width_v, t->dout, l->width_v,
@@ -61,6 +62,7 @@ static void run_task(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
     memset(t->dout, 0, (size_t)l->bm * l->width_v * sizeof(double));
     if (keys.first < keys.end) stw_f64_load_q(job, t, &at);
     for (int64_t block = keys.first; block < keys.end; ++block) {
+        if (stw_cpu_sight_of(job, seq, h, q_block, block) == STW_CPU_HIDDEN) continue;
         at = stw_f64_tile_at(job, seq, h, q_block, block);
         add_keys(job, t, &at);
     }

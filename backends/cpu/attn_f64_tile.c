@@ -14,6 +14,7 @@ size_t stw_f64_scratch_of(const stw_attn_work *work, const stw_cpu_layout *l, ch
     size_t bm = l->bm, bn = l->bn, dk = l->width_k, dv = l->width_v, tile = bm * bn;
     size_t backward = work->kind == STW_PLAN_ATTN_BWD, total = 0;
     int with_dropout = (work->params.features & STW_FEAT_DROPOUT) != 0;
+    int with_intervals = (work->params.features & STW_FEAT_INTERVALS) != 0;
     const struct {
         size_t place, count;
     } parts[] = {{offsetof(stw_f64_scratch, k), bn * dk},
@@ -32,7 +33,8 @@ size_t stw_f64_scratch_of(const stw_attn_work *work, const stw_cpu_layout *l, ch
                  {offsetof(stw_f64_scratch, lse), bm},
                  {offsetof(stw_f64_scratch, delta), bm},
                  {offsetof(stw_f64_scratch, fix), bm},
-                 {offsetof(stw_f64_scratch, keep), with_dropout ? tile : 0}};
+                 {offsetof(stw_f64_scratch, keep), with_dropout ? tile : 0},
+                 {offsetof(stw_f64_scratch, hidden), with_intervals ? 4 * bn : 0}};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; ++i) {
         if (out) {
             void *part = base + total;
@@ -177,6 +179,13 @@ static double logit(const logits *x, uint32_t r, uint32_t c, double dot, double 
     return s;
 }
 
+static int is_behind_interval(const logits *x, size_t pitch, uint32_t r, uint32_t c) {
+    const int32_t *hidden = x->at->hidden;
+    if (!hidden) return 0;
+    const stw_hidden_rows rows = {{hidden[c], hidden[2 * pitch + c]}, {hidden[pitch + c], hidden[3 * pitch + c]}};
+    return stw_is_hidden(&rows, x->at->i0 + r);
+}
+
 /* Visible columns of row r. */
 static stw_range span_of_row(const stw_cpu_tile *at, uint32_t r) {
     int64_t first = stw_clamp_i64(r + at->low, 0, at->cols);
@@ -190,7 +199,8 @@ static void grad_row(const logits *x, const stw_f64_scratch *t, size_t pitch, ui
     stw_range span = span_of_row(x->at, r);
     if (isinf(t->lse[r])) span.first = span.end;
     for (uint32_t c = 0; c < x->at->cols; ++c) {
-        double slope, p, ds, part = c >= span.first && c < span.end ? logit(x, r, c, s[c], &slope) : -INFINITY;
+        int visible = c >= span.first && c < span.end && !is_behind_interval(x, pitch, r, c);
+        double slope, p, ds, part = visible ? logit(x, r, c, s[c], &slope) : -INFINITY;
         if (part == -INFINITY) {
             s[c] = dp[c] = raw[c] = 0;
             continue;
@@ -220,7 +230,8 @@ static void softmax_row(const logits *x, const stw_f64_scratch *t, size_t pitch,
     double *s = t->s + r * pitch, slope, before = t->lse[r], most = before, total = 0;
     stw_range span = span_of_row(x->at, r);
     for (uint32_t c = 0; c < x->at->cols; ++c) {
-        s[c] = c >= span.first && c < span.end ? logit(x, r, c, s[c], &slope) : -INFINITY;
+        int visible = c >= span.first && c < span.end && !is_behind_interval(x, pitch, r, c);
+        s[c] = visible ? logit(x, r, c, s[c], &slope) : -INFINITY;
         if (s[c] > most) most = s[c];
     }
     double base = most == -INFINITY ? 0 : most; /* all pairs so far are masked: every term is 0 */

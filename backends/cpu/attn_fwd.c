@@ -20,6 +20,7 @@ static void add_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, stw_cpu_t
     at->cols = (uint32_t)stw_min_i64(l->bn, at->seq->kv.used - at->j0);
     stw_cpu_tile_cut(at);
     stw_cpu_load_keys(job, t, at, at->h / p->group);
+    stw_cpu_load_hidden(job, t->hidden, at);
     ops->matmul(at->rows, at->cols, p->head_dim_qk, t->q, l->width_k, t->k_cols, l->bn, t->s, l->bn, 0);
     stw_tile_softmax softmax = {stw_cpu_logits(job, t, at), t->lse, t->delta, t->fix};
     ops->softmax(&softmax);
@@ -68,7 +69,9 @@ static void run_task(const stw_cpu_job *job, const stw_cpu_scratch *t, fwd_task 
     }
     memset(t->dout, 0, (size_t)l->bm * l->width_v * sizeof(float));
     if (keys.first < keys.end) stw_cpu_load_rows(job, t->q, l->width_k, &job->p->q, &k->at, job->p->head_dim_qk);
-    for (int64_t block = keys.first; block < keys.end; ++block) add_keys(job, t, &k->at, block);
+    for (int64_t block = keys.first; block < keys.end; ++block)
+        if (stw_cpu_sight_of(job, k->at.seq, k->at.h, q_block, block) != STW_CPU_HIDDEN)
+            add_keys(job, t, &k->at, block);
     write_rows(job, t, k);
 }
 
@@ -102,7 +105,8 @@ stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
                        .workspace = workspace,
                        .threads = stw_cpu_threads_of(device, cpu_threads)};
     job.layout = stw_cpu_layout_of(work, job.tile, ((const stw_cpu_state *)device->state)->threads);
-    stw_pool_fn phase = params->dtype == STW_F64 ? stw_f64_fwd_phase : stw_cpu_fwd_phase;
-    stw_cpu_run(device, &job, &phase, 1);
+    const stw_pool_fn phases[] = {params->features & STW_FEAT_INTERVALS ? stw_cpu_hidden_phase : NULL,
+                                  params->dtype == STW_F64 ? stw_f64_fwd_phase : stw_cpu_fwd_phase};
+    stw_cpu_run(device, &job, phases, 2);
     return STW_OK;
 }

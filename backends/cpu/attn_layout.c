@@ -43,6 +43,11 @@ stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *
         int in_workspace = (p->outputs & STW_OUT_DQ) && l.separate_dq;
         l.dq = take(&l.total, in_workspace ? rows * p->head_dim_qk * sizeof(float) : 0);
     }
+    l.mask_heads = p->intervals.head ? p->heads_kv : 1;
+    l.k_blocks = p->features & STW_FEAT_PACKED_KV ? p->total_kv / l.bn + p->batch
+                                                  : p->batch * stw_blocks_of(p->max_seq_kv, l.bn);
+    size_t listed = p->features & STW_FEAT_INTERVALS ? (size_t)(l.mask_heads * l.k_blocks) : 0;
+    l.hidden = take(&l.total, listed * sizeof(stw_hidden_block));
     l.scratch_size = f64 ? stw_f64_scratch_of(work, &l, NULL, NULL) : stw_cpu_scratch_of(p, &l, NULL, NULL);
     l.scratch = take(&l.total, l.scratch_size * threads);
     return l;
@@ -51,6 +56,7 @@ stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *
 size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *l, char *base, stw_cpu_scratch *out) {
     size_t total = 0, bm = l->bm, bn = l->bn, dk = l->width_k, dv = l->width_v, tile = bm * bn;
     int with_bias = l->bias_direct || l->bias_summed, with_dropout = (p->features & STW_FEAT_DROPOUT) != 0;
+    int with_intervals = (p->features & STW_FEAT_INTERVALS) != 0;
     size_t sizes[] = {bn * dk,
                       dk * bn,
                       dv * bn,
@@ -64,17 +70,20 @@ size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *l, cha
                       with_bias ? tile : 0,
                       l->bias_summed ? tile : 0,
                       with_dropout ? tile : 0,
+                      with_intervals ? 4 * bn : 0,
                       bm,
                       bm,
                       bm};
     size_t at[sizeof sizes / sizeof sizes[0]];
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) at[i] = take(&total, sizes[i] * sizeof(float));
     if (out) {
-        float **parts[] = {&out->k, &out->k_cols, &out->v_cols, &out->dk,  &out->dv, &out->q,   &out->dout,  &out->dq,
-                           &out->s, &out->dp,     &out->raw,    &out->sum, NULL,     &out->lse, &out->delta, &out->fix};
+        float **parts[] = {&out->k,    &out->k_cols, &out->v_cols, &out->dk,    &out->dv,  &out->q,
+                           &out->dout, &out->dq,     &out->s,      &out->dp,    &out->raw, &out->sum,
+                           NULL,       NULL,         &out->lse,    &out->delta, &out->fix};
         for (size_t i = 0; i < sizeof at / sizeof at[0]; ++i)
             if (parts[i]) *parts[i] = (float *)(void *)(base + at[i]);
         out->keep = (uint32_t *)(void *)(base + at[12]);
+        out->hidden = (int32_t *)(void *)(base + at[13]);
     }
     return total;
 }
@@ -91,7 +100,9 @@ stw_cpu_seq stw_cpu_seq_of(const stw_attn_params *p, const stw_cpu_layout *l, in
                          .k_low = keys.first,
                          .k_end = keys.end,
                          .q_row = (p->features & STW_FEAT_PACKED_Q) ? seq.q.first : b * p->max_seq_q,
-                         .q_block = seq.q_block};
+                         .q_block = seq.q_block,
+                         .k_block = (p->features & STW_FEAT_PACKED_KV) ? seq.kv.first / l->bn + b
+                                                                       : b * stw_blocks_of(p->max_seq_kv, l->bn)};
 }
 
 static int64_t rows_of(const stw_attn_params *p, int keys, int64_t b) {

@@ -8,9 +8,10 @@
  *     queries i0..          dQ[i0..] += dS K               in the order of the key blocks
  *
  * Results do not depend on the number of threads, because key blocks add to a query block's dQ in ascending
- * order. A semaphore of each (head, query block) counts the key blocks that have added. A work tile first
- * computes dS K, then waits until the count reaches its own number. Those of a head are claimed in ascending
- * order, so a running thread always has the one to add next: there is no deadlock. Called by attn_bwd.c. */
+ * order. A semaphore of each (head, query block) holds the last key block that has added. A work tile first
+ * computes dS K, then waits for the nearest key block before it that the queries see. Those of a head are claimed
+ * in ascending order, so a running thread always has the one to add next: there is no deadlock. Tiles that masks
+ * in memory hide are left out (attn_hidden.c). Called by attn_bwd.c. */
 #include "cpu.h"
 
 #include <string.h>
@@ -18,10 +19,11 @@
 typedef struct unit {
     stw_cpu_tile at;
     int64_t kv_head, block; /* key block */
+    int loaded;             /* keys are packed                       */
     int started;            /* dk and dv hold sums: a tile was added */
 } unit;
 
-#define TURN_SLEEPER 0x80000000u /* a thread sleeps until the count changes */
+#define TURN_SLEEPER 0x80000000u /* a thread sleeps until the semaphore changes */
 
 /* Waits until the semaphore is `mine`: spins for a short time, then sleeps. */
 static void acquire_dq_semaphore(atomic_uint *turn, uint32_t mine) {
@@ -43,8 +45,8 @@ static void release_dq_semaphore(atomic_uint *turn, uint32_t next) {
     if (atomic_exchange_explicit(turn, next, memory_order_acq_rel) & TURN_SLEEPER) stw_pool_wake(turn);
 }
 
-/* Waits until all key blocks before this one have added, then adds the tile's dQ. The last key block writes the
- * output from the sum. */
+/* Waits until all key blocks before this one that the queries see have added, then adds the tile's dQ. The last of them
+ * writes the output from the sum. */
 static void add_dq(const stw_cpu_job *job, const stw_cpu_scratch *t, const unit *u, int64_t q_block) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
@@ -52,7 +54,8 @@ static void add_dq(const stw_cpu_job *job, const stw_cpu_scratch *t, const unit 
     stw_range range = stw_cpu_key_blocks(seq, l, q_block);
     atomic_uint *turns = (atomic_uint *)(void *)(job->workspace + l->turns);
     atomic_uint *turn = &turns[u->at.h * l->q_blocks + seq->q_block + q_block];
-    uint32_t mine = (uint32_t)(u->block - range.first);
+    int64_t before = stw_cpu_nearest_key_block(job, seq, u->at.h, q_block, range, u->block - 1, -1);
+    int64_t behind = stw_cpu_nearest_key_block(job, seq, u->at.h, q_block, range, u->block + 1, 1);
     void *out = stw_cpu_row(&p->dq, p->dq_dtype, seq->b, u->at.h, seq->q.first + u->at.i0);
     float *sum = out;
     int64_t stride = p->dq.seq;
@@ -60,12 +63,12 @@ static void add_dq(const stw_cpu_job *job, const stw_cpu_scratch *t, const unit 
         stride = p->head_dim_qk;
         sum = stw_cpu_part(job, l->dq) + (u->at.h * l->q_rows + seq->q_row + u->at.i0) * stride;
     }
-    acquire_dq_semaphore(turn, mine);
-    job->tile->add_rows(sum, stride, mine != 0, t->dq, l->width_k, u->at.rows, p->head_dim_qk);
-    if (u->block + 1 == range.end)
+    acquire_dq_semaphore(turn, (uint32_t)(before + 1));
+    job->tile->add_rows(sum, stride, before >= 0, t->dq, l->width_k, u->at.rows, p->head_dim_qk);
+    if (behind < 0)
         job->tile->store_rows(out, p->dq.seq, p->dq_dtype, (p->accumulate & STW_OUT_DQ) != 0, sum, (size_t)stride,
                               u->at.rows, p->head_dim_qk, p->scale);
-    release_dq_semaphore(turn, mine + 1);
+    release_dq_semaphore(turn, (uint32_t)(u->block + 1));
 }
 
 static void store_bias(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at) {
@@ -77,6 +80,16 @@ static void store_bias(const stw_cpu_job *job, const stw_cpu_scratch *t, const s
                           job->layout.bn, at->rows, at->cols, 1.0f);
 }
 
+/* dBias of a tile that is left out. */
+static void zero_bias(const stw_cpu_job *job, const stw_cpu_tile *at, int64_t q_block) {
+    const stw_attn_params *p = job->p;
+    int64_t size = p->dbias_dtype == STW_F32 ? 4 : 2,
+            end = stw_min_i64((q_block + 1) * job->layout.bm, at->seq->q.used);
+    char *base = (char *)p->dbias.data + (at->seq->b * p->dbias.batch + at->h * p->dbias.head + at->j0) * size;
+    for (int64_t i = q_block * job->layout.bm; i < end; ++i)
+        memset(base + i * p->dbias.query * size, 0, at->cols * (size_t)size);
+}
+
 static void run_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, unit *u, int64_t q_block) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
@@ -84,6 +97,9 @@ static void run_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, unit *u, 
     at->i0 = q_block * l->bm;
     at->rows = (uint32_t)stw_min_i64(l->bm, at->seq->q.used - at->i0);
     stw_cpu_tile_cut(at);
+    if (!u->loaded) stw_cpu_load_keys(job, t, at, u->kv_head);
+    u->loaded = 1;
+    stw_cpu_load_hidden(job, t->hidden, at);
     stw_cpu_load_queries(job, t, at);
     stw_cpu_grad_tile(job, t, at, l->bias_direct ? t->raw : NULL);
     if (l->bias_direct) store_bias(job, t, at);
@@ -120,10 +136,14 @@ static void run_unit(const stw_cpu_job *job, const stw_cpu_scratch *t, int64_t b
     if (u.at.j0 >= seq.kv.rows) return;
     u.at.cols = (uint32_t)stw_clamp_i64(seq.kv.used - u.at.j0, 0, l->bn);
     stw_range queries = stw_cpu_query_blocks(&seq, l, block);
-    if (queries.first < queries.end) stw_cpu_load_keys(job, t, &u.at, u.kv_head);
     for (int64_t g = 0; g < p->group; ++g) {
         u.at.h = u.kv_head * p->group + g;
-        for (int64_t q = queries.first; q < queries.end; ++q) run_tile(job, t, &u, q);
+        for (int64_t q = queries.first; q < queries.end; ++q) {
+            int64_t seen = stw_cpu_next_query_block(job, &seq, u.at.h, block, q, queries.end);
+            for (; stw_cpu_zeros_bias(job) && q < seen; ++q) zero_bias(job, &u.at, q);
+            q = seen;
+            if (q < queries.end) run_tile(job, t, &u, q);
+        }
     }
     if (p->outputs & STW_OUT_DK)
         store_keys(job, &u, &p->dk, p->dk_dtype, (p->accumulate & STW_OUT_DK) != 0, t->dk, l->width_k, p->head_dim_qk,

@@ -56,7 +56,8 @@ static double sink_of_block(const stw_cpu_job *job, const rows_task *k, const fl
 static void zero_dq(const stw_cpu_job *job, const rows_task *k) {
     const stw_attn_params *p = job->p;
     stw_range range = stw_cpu_key_blocks(k->seq, &job->layout, k->block);
-    int64_t first = range.first < range.end ? k->used : k->i0;
+    int64_t seen = stw_cpu_nearest_key_block(job, k->seq, k->h, k->block, range, range.first, 1);
+    int64_t first = seen < 0 ? k->i0 : k->used;
     size_t bytes = (p->dq_dtype == STW_F32 ? 4 : 2) * (size_t)p->head_dim_qk;
     for (int64_t i = first; i < k->rows; ++i)
         memset(stw_cpu_row(&p->dq, p->dq_dtype, k->seq->b, k->h, k->seq->q.first + i), 0, bytes);

@@ -138,7 +138,9 @@ stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t,
                               .scale = p->scale,
                               .softcap = p->softcap,
                               .low = at->low,
-                              .high = at->high};
+                              .high = at->high,
+                              .hidden = at->hidden,
+                              .first_row = (int32_t)at->i0};
     if (p->features & STW_FEAT_BIAS) {
         int64_t size = (int64_t)stw_dtype_size((stw_dtype)p->bias_dtype);
         logits.bias =

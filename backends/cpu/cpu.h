@@ -10,6 +10,7 @@
 #include "tile.h"
 
 #include "common/dtype.h"
+#include "common/params/attn_hidden.h"
 
 #include <stdatomic.h>
 
@@ -41,6 +42,9 @@ typedef struct stw_cpu_layout {
     size_t turns;              /* semaphores, u32 [heads_q][q_blocks]: added key blocks */
     size_t dq;                 /* f32 [heads_q][q_rows][head_dim_qk]: dQ so far         */
     size_t sink;               /* f64 [heads_q][q_blocks]: dSink of each block          */
+    size_t hidden;             /* stw_hidden_block [mask_heads][k_blocks]               */
+    int64_t mask_heads;        /* of intervals: heads_kv, or 1 where all share one      */
+    int64_t k_blocks;          /* numbered key blocks of one head (upper bound)         */
     size_t scratch, scratch_size;
     size_t total;
     int separate_dq; /* dQ is summed in the workspace, not in the output             */
@@ -58,6 +62,7 @@ typedef struct stw_cpu_scratch {
     float *q, *dout, *dq;       /* [bm][dk], [bm][dv], [bm][dk]                           */
     float *s, *dp, *raw, *sum;  /* [bm][bn]; raw and sum only for dBias                   */
     uint32_t *keep;             /* [bm][bn]                                               */
+    int32_t *hidden;            /* [4][bn]: first and end of each interval of the keys    */
     float *lse, *delta, *fix;   /* [bm]                                                   */
 } stw_cpu_scratch;
 
@@ -74,6 +79,7 @@ typedef struct stw_cpu_seq {
     int64_t k_low, k_end; /* keys that a row sees   */
     int64_t q_row;        /* number of row 0        */
     int64_t q_block;      /* number of query block 0 */
+    int64_t k_block;      /* number of key block 0   */
 } stw_cpu_seq;
 
 stw_cpu_seq stw_cpu_seq_of(const stw_attn_params *p, const stw_cpu_layout *layout, int64_t b);
@@ -171,9 +177,10 @@ static inline float *stw_cpu_part(const stw_cpu_job *job, size_t offset) {
 }
 
 /* Phases. */
-void stw_cpu_rows_phase(void *job, uint32_t worker); /* delta, dSink parts, zeros           */
-void stw_cpu_main_phase(void *job, uint32_t worker); /* dK, dV, dQ, direct dBias            */
-void stw_cpu_bias_phase(void *job, uint32_t worker); /* broadcast dBias                     */
+void stw_cpu_hidden_phase(void *job, uint32_t worker); /* what intervals hide, block by block */
+void stw_cpu_rows_phase(void *job, uint32_t worker);   /* delta, dSink parts, zeros           */
+void stw_cpu_main_phase(void *job, uint32_t worker);   /* dK, dV, dQ, direct dBias            */
+void stw_cpu_bias_phase(void *job, uint32_t worker);   /* broadcast dBias                     */
 void stw_cpu_fwd_phase(void *job, uint32_t worker);
 void stw_cpu_mask_phase(void *job, uint32_t worker);
 
@@ -190,9 +197,29 @@ typedef struct stw_cpu_tile {
     int64_t h;      /* query head                      */
     int64_t i0, j0; /* first row and key               */
     uint32_t rows, cols;
-    int64_t low, high; /* pair (r, c) is visible iff low <= c - r <= high            */
-    uint32_t strip;    /* rows or keys of one product: fewer where the mask's edge cuts the tile */
+    int64_t low, high;     /* pair (r, c) is visible iff low <= c - r <= high            */
+    uint32_t strip;        /* rows or keys of one product: fewer where the mask's edge cuts the tile */
+    const int32_t *hidden; /* of its keys, [4][bn]; null: intervals hide no pair             */
 } stw_cpu_tile;
+
+/* ---- masks in memory (attn_hidden.c). Tiles divide STW_MASK_BLOCK, so that a block mask cuts none. ----------------*/
+typedef enum stw_cpu_sight {
+    STW_CPU_HIDDEN,  /* the tile has no visible pair */
+    STW_CPU_PARTIAL, /* pairs are tested             */
+    STW_CPU_OPEN     /* nothing is hidden            */
+} stw_cpu_sight;
+
+/* What intervals and block mask leave of the tile of a query head. */
+stw_cpu_sight stw_cpu_sight_of(const stw_cpu_job *job, const stw_cpu_seq *seq, int64_t h, int64_t q_block,
+                               int64_t k_block);
+/* The first query block from `block` to before `end` that sees key block k_block; `end`: none does. */
+int64_t stw_cpu_next_query_block(const stw_cpu_job *job, const stw_cpu_seq *seq, int64_t h, int64_t k_block,
+                                 int64_t block, int64_t end);
+/* The nearest key block of `range` from `block` on, in steps of +1 or -1, that query block q_block sees; -1: none. */
+int64_t stw_cpu_nearest_key_block(const stw_cpu_job *job, const stw_cpu_seq *seq, int64_t h, int64_t q_block,
+                                  stw_range range, int64_t block, int64_t step);
+/* Hidden rows of the tile's keys into at->hidden, `to` in the scratch; null where its pairs are not tested. */
+void stw_cpu_load_hidden(const stw_cpu_job *job, int32_t *to, stw_cpu_tile *at);
 
 /* Sets low, high and strip from the rest. */
 void stw_cpu_tile_cut(stw_cpu_tile *at);

@@ -28,6 +28,8 @@ typedef struct stw_tile_logits {
     double first_key;     /* ALiBi column form: position of column 0                         */
     const uint32_t *keep; /* dropout: all ones or zero for each pair; null without           */
     float keep_scale;
+    const int32_t *hidden; /* [4][pitch]: first row, end, first, end that do not see a key; null: none */
+    int32_t first_row;     /* row 0 as these count                                           */
 } stw_tile_logits;
 
 /* Backward: s <- P.Z, dp (in: dO V^T) <- dS', both rounded to dtype; raw (or null) <- dS in f32. */

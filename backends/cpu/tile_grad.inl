@@ -7,7 +7,8 @@
  *     dS = P.(dP.Z - delta)                          raw <- dS, dp <- dS * (1 - tanh^2)
  *
  * The forward's online softmax starts from the same S. One body is inlined twice: general, and plain (no bias,
- * ALiBi, softcap or dropout), where all tests of features fold away. Included by tile.c alone. */
+ * ALiBi, softcap or dropout), where all tests of features fold away; the plain one also for tiles that intervals cut.
+ * Included by tile.c alone. */
 
 #define VF_FROM_VD(x) __builtin_convertvector(x, vf) /* a vd as an argument would depend on the ABI */
 #define FEAT_GENERAL  (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
@@ -28,6 +29,14 @@ INLINE row_span span_of_row(const stw_tile_logits *t, uint32_t r) {
 INLINE vi lanes_in(row_span span, uint32_t c) {
     vi column = vi_lanes() + (int32_t)c;
     return (column >= (int32_t)span.first) & (column < (int32_t)span.end);
+}
+
+/* Pairs that intervals hide, from column c of row r on. */
+INLINE vi behind_intervals(const stw_tile_logits *t, uint32_t r, uint32_t c) {
+    const int32_t *first = t->hidden + c, row = t->first_row + (int32_t)r;
+    const vi_any *bound[4];
+    for (int n = 0; n < 4; ++n) bound[n] = (const vi_any *)(first + (size_t)n * t->pitch);
+    return ((row >= *bound[0]) & (row < *bound[1])) | ((row >= *bound[2]) & (row < *bound[3]));
 }
 
 /* Pairs that a bias of bytes hides, from column c of row r on. */
@@ -67,7 +76,7 @@ INLINE void clear_columns(float *row, uint32_t from, uint32_t to) {
 }
 
 INLINE void grad_row(const stw_tile_grad *g, uint32_t r, const uint32_t features, const uint32_t dtype,
-                     const int has_raw) {
+                     const int has_raw, const int has_hidden) {
     const stw_tile_logits *t = &g->logits;
     float *s = t->s + (size_t)r * t->pitch, *dp = g->dp + (size_t)r * t->pitch;
     float *raw = has_raw ? g->raw + (size_t)r * t->pitch : NULL;
@@ -86,6 +95,7 @@ INLINE void grad_row(const stw_tile_grad *g, uint32_t r, const uint32_t features
         vf slope = vf_splat(1.0f);
         vf x = logits_at(t, r, c, vf_load(s + c), &slope, features);
         vi part = lanes_in(span, c) & (x != lowest);
+        if (has_hidden) part &= ~behind_intervals(t, r, c);
         vf p = vf_only(part, vf_exp(x - lse)), kept = p, flow = vf_load(dp + c);
         if (features & STW_FEAT_DROPOUT) {
             vi on = (vi) * (const vu_any *)(keep + c);
@@ -104,22 +114,27 @@ INLINE void grad_row(const stw_tile_grad *g, uint32_t r, const uint32_t features
 }
 
 static void grad_general(const stw_tile_grad *g) {
-    for (uint32_t r = 0; r < g->logits.rows; ++r) grad_row(g, r, g->logits.features, g->logits.dtype, g->raw != NULL);
+    for (uint32_t r = 0; r < g->logits.rows; ++r)
+        grad_row(g, r, g->logits.features, g->logits.dtype, g->raw != NULL, g->logits.hidden != NULL);
 }
 
-#define GRAD_PLAIN(name, dtype)                                                                                        \
+#define GRAD_PLAIN(name, dtype, has_hidden)                                                                            \
     static void name(const stw_tile_grad *g) {                                                                         \
-        for (uint32_t r = 0; r < g->logits.rows; ++r) grad_row(g, r, 0, dtype, 0);                                     \
+        for (uint32_t r = 0; r < g->logits.rows; ++r) grad_row(g, r, 0, dtype, 0, has_hidden);                         \
     }
-GRAD_PLAIN(grad_plain_f32, STW_F32)
-GRAD_PLAIN(grad_plain_bf16, STW_BF16)
-GRAD_PLAIN(grad_plain_f16, STW_F16)
+GRAD_PLAIN(grad_plain_f32, STW_F32, 0)
+GRAD_PLAIN(grad_plain_bf16, STW_BF16, 0)
+GRAD_PLAIN(grad_plain_f16, STW_F16, 0)
+GRAD_PLAIN(grad_hidden_f32, STW_F32, 1)
+GRAD_PLAIN(grad_hidden_bf16, STW_BF16, 1)
+GRAD_PLAIN(grad_hidden_f16, STW_F16, 1)
 
 static void tile_grad(const stw_tile_grad *g) {
+    const int hides = g->logits.hidden != NULL;
     if ((g->logits.features & FEAT_GENERAL) || g->raw) grad_general(g);
-    else if (g->logits.dtype == STW_F32) grad_plain_f32(g);
-    else if (g->logits.dtype == STW_BF16) grad_plain_bf16(g);
-    else grad_plain_f16(g);
+    else if (g->logits.dtype == STW_F32) (hides ? grad_hidden_f32 : grad_plain_f32)(g);
+    else if (g->logits.dtype == STW_BF16) (hides ? grad_hidden_bf16 : grad_plain_bf16)(g);
+    else (hides ? grad_hidden_f16 : grad_plain_f16)(g);
 }
 
 /* ---- forward ------------------------------------------------------------------------------------------*/
@@ -130,7 +145,9 @@ INLINE vf logits_row(const stw_tile_logits *t, uint32_t r, float *s, uint32_t wi
     vf most = lowest;
     for (uint32_t c = 0; c < width; c += LANES) {
         vf slope, x = logits_at(t, r, c, vf_load(s + c), &slope, t->features);
-        x = vf_select(lanes_in(span, c), x, lowest);
+        vi part = lanes_in(span, c);
+        if (t->hidden) part &= ~behind_intervals(t, r, c);
+        x = vf_select(part, x, lowest);
         most = vf_select(x > most, x, most);
         vf_store(s + c, x);
     }

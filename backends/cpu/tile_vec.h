@@ -34,6 +34,7 @@ typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
 typedef uint8_t vb __attribute__((vector_size(LANES)));
 typedef double vd __attribute__((vector_size(8 * LANES)));
 typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t vi_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t vu_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint16_t vh_any __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 

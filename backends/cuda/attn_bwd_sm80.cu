@@ -18,6 +18,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_bwd_postprocess.h"
 #include "common/kernels/attn_bwd_postprocess_parts.h"
 #include "common/kernels/attn_fwd.h"
+#include "common/kernels/attn_hidden_blocks.h"
 #include "common/kernels/attn_stage.h"
 #include "common/kernels/dropout_mask.h"
 
@@ -54,7 +55,9 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _softcap, ATTN_CAPPED, kb)                                        \
     BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _softcap, ATTN_CAPPED, kb)                                      \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _alibi, ATTN_SLOPED, kb)                                          \
-    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _alibi, ATTN_SLOPED, kb)
+    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _alibi, ATTN_SLOPED, kb)                                        \
+    BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _hidden, ATTN_HIDDEN, kb)                                         \
+    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _hidden, ATTN_HIDDEN, kb)
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_f32_split(id, hd, bm, bn, stages, warps, kb)                                                               \
     ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
@@ -91,6 +94,7 @@ KERNEL(stw_attn_bwd_preprocess_bf16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_b
 KERNEL(stw_attn_bwd_preprocess_f32, ATTN_ROW_THREADS, attn_bwd_preprocess<float>(launch, dev_shared))
 KERNEL(stw_attn_bwd_postprocess, ATTN_ROW_THREADS, attn_bwd_postprocess(launch, dev_shared))
 KERNEL(stw_attn_bwd_postprocess_parts, ATTN_ROW_THREADS, attn_bwd_postprocess_parts(launch, dev_shared))
+KERNEL(stw_attn_hidden_blocks, ATTN_ROW_THREADS, attn_hidden_blocks(launch))
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))
 
 #define STAGE(bytes, T)                                                                                                \

@@ -2,7 +2,8 @@
  *
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
  * `sm90_wide` or `sm90_tall` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
- * also one each for f32 outputs, for all that is asked of outputs, and for ALiBi, softcap, dropout and a bias; for wide
+ * also one each for f32 outputs, for all that is asked of outputs, for ALiBi, softcap, dropout, a bias, and
+ * interval and block masks, with the kernels that list what these leave; for wide
  * heads one for ALiBi and softcap, and one for all that is asked of outputs, both for either mode; for `sm90_short` one
  * a type; for `few16` and `few64` one for both modes. What stands before and behind the main loop of `sm90` with the
  * usual options is here, too; with others, and for all other rows, it comes from the sm80 image. */
@@ -28,6 +29,11 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "attn_bwd_sm90_short.h"
 #include "attn_bwd_sm90_tall.h"
 
+DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_visible_sm90(DEV_ARGUMENT stw_attn_launch launch) {
+    sm90_list_visible(launch);
+}
+DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launch launch) { sm90_list_order(launch); }
+
 #define KERNEL(id, type, T, hd, mode, ordered, OUT, FEATURE)                                                           \
     DEV_KERNEL((FEATURE == SM90_DROPOUT ? 384 : 256))                                                                  \
     stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {        \
@@ -47,7 +53,9 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     KERNEL(id, type, T, hd, dropout, false, PLAIN, SM90_DROPOUT)                                                       \
     KERNEL(id, type, T, hd, dropout_ordered, true, PLAIN, SM90_DROPOUT)                                                \
     KERNEL(id, type, T, hd, bias, false, PLAIN, SM90_BIAS)                                                             \
-    KERNEL(id, type, T, hd, bias_ordered, true, PLAIN, SM90_BIAS)
+    KERNEL(id, type, T, hd, bias_ordered, true, PLAIN, SM90_BIAS)                                                      \
+    KERNEL(id, type, T, hd, masks, false, PLAIN, SM90_MASKS)                                                           \
+    KERNEL(id, type, T, hd, masks_ordered, true, PLAIN, SM90_MASKS)
 /* Registers for four CTAs a multiprocessor: bytes under way are what these kernels need. */
 #define ROWS(type, T, hd)                                                                                              \
     DEV_KERNEL_BLOCKS(ATTN_ROW_THREADS, 4)                                                                             \

@@ -52,6 +52,10 @@
  * multiplied by 1 - p. The other two have 232 registers then, 208 of which were operands: so dS goes to shared memory
  * alone, from where dK takes it, too, and dV is made by parts of 32 queries, each begun behind dS of the one before.
  *
+ * Interval and block masks (attn_bwd_sm90_masks.h): a work tile's steps are the query blocks that hold a visible pair,
+ * which one lane finds two steps ahead and all threads read when the rows have arrived; pairs are tested only in those
+ * blocks where some are hidden. In deterministic mode the semaphore holds the key block that adds next.
+ *
  * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps they
  * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
  * only what it has written.
@@ -73,17 +77,30 @@
 #include "attn_bwd_sm90_dropout.h"
 #include "attn_bwd_sm90_epilogue.h"
 #include "attn_bwd_sm90_features.h"
+#include "attn_bwd_sm90_masks.h"
 #include "attn_bwd_sm90_masking.h"
 #include "attn_bwd_sm90_scheduler.h"
 #include "attn_bwd_sm90_scores.h"
 
 /* Bits of `special`: rows with an infinite LSE; all terms of dQ subnormal, from dO and delta or from K or V; hidden
- * pairs. */
-enum { SM90_DEAD_ROWS = 1, SM90_EXACT_DQ = 2, SM90_MASKED = 4 };
+ * pairs; some of them by intervals between the rows that see a key. */
+enum { SM90_DEAD_ROWS = 1, SM90_EXACT_DQ = 2, SM90_MASKED = 4, SM90_BETWEEN = 8 };
 #define SM90_NOTHING_DUE 0xFFFFFFFFu
 
 template <bool YES> struct sm90_flag {
     enum { yes = YES };
+};
+
+/* What goes over the query blocks of a work tile. */
+template <class C, int FEATURE> struct sm90_way {
+    typedef sm90_block_iterator iterator;
+    typedef sm90_loads<C> loads;
+    typedef sm90_tile_masking masking;
+};
+template <class C> struct sm90_way<C, SM90_MASKS> {
+    typedef sm90_visible_iterator iterator;
+    typedef sm90_visible_loads<C> loads;
+    typedef sm90_visible_state masking;
 };
 
 /* Deterministic mode, one lane: waits until the semaphore of query block `at` says that the key block before this one
@@ -92,11 +109,17 @@ DEV_FN void sm90_acquire_dq_semaphore(const stw_attn_launch &l, uint32_t at, int
     while (dev_load_acquire(l.dq_semaphore + at) != (uint32_t)block + 1 && !*l.unordered) {
     }
 }
+/* Where masks leave key blocks out: until it names this one as the next. */
+DEV_FN void sm90_acquire_dq_turn(const stw_attn_launch &l, uint32_t at, int block) {
+    while (dev_load_acquire(l.dq_semaphore + at) != (uint32_t)block && !*l.unordered) {
+    }
+}
 
 /* The mbarriers, and what the first work tile is, if there is one. */
 template <class C, bool ORDERED, int FEATURE>
-DEV_FN void sm90_take_first_tile(const sm90_barriers<C> &barriers, const sm90_scheduler<ORDERED> &scheduler,
-                                 attn_work_tile &tile, int wave) {
+DEV_FN void sm90_take_first_tile(const sm90_barriers<C> &barriers,
+                                 const sm90_scheduler<ORDERED, FEATURE == SM90_MASKS> &scheduler, attn_work_tile &tile,
+                                 int wave) {
     dev_await_previous();
     if (wave == 0 && sm90_elect()) {
         DEV_UNROLL_FOR (int i = 0; i < barriers.COUNT; ++i) barriers.all(i).init(1);
@@ -109,9 +132,8 @@ DEV_FN void sm90_take_first_tile(const sm90_barriers<C> &barriers, const sm90_sc
     barriers.tile().wait(0);
 }
 /* Its loads: K, V and the rows of two steps. */
-template <class C>
-DEV_FN void sm90_load_first_tile(const sm90_loads<C> &load, sm90_tile_masking &masking, const attn_work_tile &tile,
-                                 int wave) {
+template <class Loads, class Masking>
+DEV_FN void sm90_load_first_tile(const Loads &load, Masking &masking, attn_work_tile &tile, int wave) {
     if (wave == 1 && sm90_elect()) masking.find(tile, load.l.p);
     if (wave == 0) {
         if (sm90_elect()) {
@@ -144,11 +166,14 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
     const uint32_t base = sm90_shared_address(smem);
     const sm90_barriers<C> barriers = {base + C::AT_BARRIERS};
-    const sm90_loads<C> load = {l, maps, base};
+    enum { MASKS = FEATURE == SM90_MASKS };
+    typedef sm90_way<C, FEATURE> way;
+    typedef typename way::iterator block_iterator;
+    const typename way::loads load = {l, maps, base};
     attn_work_tile *const tiles =
         (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, alternately */
-    const sm90_scheduler<ORDERED> scheduler = {l, (uint32_t *)(void *)(smem + C::AT_DRAWN), barriers.tile()};
-    sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
+    const sm90_scheduler<ORDERED, MASKS> scheduler = {l, (uint32_t *)(void *)(smem + C::AT_DRAWN), barriers.tile()};
+    typename way::masking *const masking = (typename way::masking *)(void *)(smem + C::AT_MASKING);
 
     sm90_take_first_tile<C, ORDERED, FEATURE>(barriers, scheduler, tiles[0], wave);
     if (!dev_uniform(tiles[0].live)) return;
@@ -184,13 +209,17 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                                            (SUBNORMAL && m.y ? (uint32_t)SM90_EXACT_DQ : 0u) |
                                            (plain ? 0u : (uint32_t)SM90_MASKED) | of_tile));
     };
+    auto between = [&](const block_iterator &it) {
+        if constexpr (MASKS) return it.tests & sm90_visible_step::TESTS_BETWEEN ? (uint32_t)SM90_BETWEEN : 0u;
+        else return 0u;
+    };
     auto keys_are_subnormal = [&](int place) {
         const char *const keys = smem + C::AT_K + place * C::KEYS_BYTES, *const values = smem + C::AT_V;
         if constexpr (FEATURE == SM90_DROPOUT) return sm90_keys_are_subnormal_alone<C>(keys, values);
         else return sm90_keys_are_subnormal<C>(keys, values);
     };
     /* Zeros in rows of a stage that take part in nothing, when they have arrived, and no product is under way. */
-    auto zero_rows = [&](const attn_work_tile &tile, const sm90_block_iterator &it, int stage, int phase) {
+    auto zero_rows = [&](const attn_work_tile &tile, const block_iterator &it, int stage, int phase) {
         barriers.dout(stage).wait(phase);
         sm90_mma_wait<0>();
         sm90_zero_queries<C>(tile, smem, stage, it.block, sm90_thread_anew());
@@ -228,14 +257,20 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     uint32_t special;
     /* P = 0 for pairs that a mask hides and for rows with an infinite LSE, whatever came out for them. Rare: what is
      * derived from the lane is not kept over the loop. */
-    auto mask_scores = [&](const sm90_block_iterator &it, int stage) {
+    auto mask_scores = [&](const block_iterator &it, int stage) {
         const int here = sm90_lane_anew(), row = 16 * wave + here / 4, i0 = it.block * BM + here % 4 * 2;
         if (special & SM90_MASKED) {
+            if constexpr (MASKS) {
+                dev_copy_wait();
+                __syncwarp();
+            }
             const int *seen = (const int *)(const void *)(smem + C::AT_SEEN) + 2 * row;
             int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
             a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
             if (it.is_idle(tiles[turn & 1], l)) a.y = b.y = -1;
             sm90_mask_hidden(s, a, b, FEATURE == SM90_SOFTCAP ? SM90_CAP_HIDDEN : 0.0f);
+            if constexpr (MASKS)
+                if (special & SM90_BETWEEN) sm90_mask_between(s, l, tiles[turn & 1], row, i0, 0.0f);
         }
         if (special & SM90_DEAD_ROWS) {
             const float *lse = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + here % 4 * 2;
@@ -243,27 +278,44 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
     };
     uint32_t flip = 0; /* which place of dS */
-    sm90_block_iterator it = sm90_block_iterator::begin(tiles[0], l);
-    int plain_first, plain_end; /* query blocks with nothing special */
+    block_iterator it = block_iterator::begin(tiles[0], l);
+    [[maybe_unused]] int plain_first, plain_end; /* query blocks with nothing special */
     /* ORDERED: the query block to which the step before has added, and nobody knows; who added last to the next step's,
      * when KEEPER looked. */
-    uint32_t due = SM90_NOTHING_DUE, last_there = 0;
+    uint32_t due = SM90_NOTHING_DUE, last_there = MASKS ? SM90_NOTHING_DUE : 0u;
+    [[maybe_unused]] uint32_t follower = 0, follower_of_due = 0; /* masks: which key block adds behind this one */
     enum { KEEPER = 5 }; /* not of the first warpgroup, whose first warps have the loads and the work tiles */
     /* Releases the semaphore of `due`. All additions there came before the barrier that this warp has passed. */
     auto release_dq_semaphore = [&](const attn_work_tile &tile) {
         if (!sm90_elect()) return;
         sm90_fence_gpu();
-        if (due != SM90_NOTHING_DUE) sm90_store_relaxed(l.dq_semaphore + due, (uint32_t)tile.block);
+        if (due != SM90_NOTHING_DUE)
+            sm90_store_relaxed(l.dq_semaphore + due, MASKS ? follower_of_due : (uint32_t)tile.block);
     };
     /* What every thread takes from what one has found out of a work tile. */
     auto take_masking = [&](const attn_work_tile &tile) {
-        plain_first = dev_uniform(masking->first);
-        plain_end = dev_uniform(masking->end);
-        if (!dev_uniform(masking->plain))
-            sm90_list_seen(tile, (int *)(void *)(smem + C::AT_SEEN), wave, sm90_lane_anew());
+        if constexpr (MASKS) {
+            sm90_ask_seen(l, tile, base + C::AT_SEEN, wave, sm90_lane_anew());
+        } else {
+            plain_first = dev_uniform(masking->first);
+            plain_end = dev_uniform(masking->end);
+            if (!dev_uniform(masking->plain))
+                sm90_list_seen(tile, (int *)(void *)(smem + C::AT_SEEN), wave, sm90_lane_anew());
+        }
     };
     auto zeroes_keys = [&]() { return dev_uniform(masking->zeroes_keys) != 0; };
-    auto is_plain = [&]() { return it.block >= plain_first && it.block < plain_end; };
+    auto is_plain = [&]() {
+        if constexpr (MASKS) return it.tests == 0;
+        else return it.block >= plain_first && it.block < plain_end;
+    };
+    auto zeroes_rows = [&](const attn_work_tile &tile) {
+        if constexpr (MASKS) return it.template zeroes_rows<C>(tile, p);
+        else return sm90_tile_masking::zeroes_rows(tile, p, it);
+    };
+    /* The rows of the stage have arrived: which they are. */
+    auto enter = [&](int stage) {
+        if constexpr (MASKS) it.enter(base + C::AT_MASKING + 4 * stage, l);
+    };
 
     /* P of the first step */
     take_masking(tiles[0]);
@@ -277,9 +329,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     uint32_t of_tile = SUBNORMAL && keys_are_subnormal(0) ? (uint32_t)SM90_EXACT_DQ : 0u;
     barriers.q(0).wait(0);
     barriers.dout(0).wait(0);
-    if (!is_plain() && sm90_tile_masking::zeroes_rows(tiles[0], p, it)) zero_rows(tiles[0], it, 0, 0);
+    enter(0);
+    if (!is_plain() && zeroes_rows(tiles[0])) zero_rows(tiles[0], it, 0, 0);
+    if constexpr (MASKS && ORDERED) follower = it.follower(tiles[0], l);
     scores(base >> 4, 0, 0);
-    special = marks(0, is_plain(), of_tile);
+    special = marks(0, is_plain(), of_tile | between(it));
     sm90_mma_wait<0>(s);
     float2 lse[PIECES];
     sm90_dropout<BM> dropped;
@@ -388,7 +442,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         /* idle steps of parts: an addition of 0 flushes a subnormal sum */
         const bool adds = (!(ORDERED || C::GENERAL) || it.left > it.idle) && (!C::GENERAL || (p.outputs & STW_OUT_DQ));
         if (ORDERED && wave == KEEPER && adds) {
-            if (sm90_elect() && last_there != (uint32_t)tile.block + 1) sm90_acquire_dq_semaphore(l, at, tile.block);
+            if constexpr (MASKS) {
+                if (sm90_elect() && last_there != (uint32_t)tile.block) sm90_acquire_dq_turn(l, at, tile.block);
+            } else if (sm90_elect() && last_there != (uint32_t)tile.block + 1)
+                sm90_acquire_dq_semaphore(l, at, tile.block);
             __syncwarp(); /* or ptxas lets the other lanes go on to the warp's next shuffle or product alone */
         }
         float2 delta[PIECES];
@@ -427,14 +484,14 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             barriers.tile().wait((turn + 1) & 1);
             follows = dev_uniform(next.live) != 0;
             if (wave == 0 && follows) load.second_rows_and_v(next, stage_before);
-        } else if (wave == 0) sm90_load_ahead(load, scheduler, tile, next, it, turn, stage_before);
+        } else if (wave == 0) sm90_load_ahead(load, scheduler, tiles[turn & 1], next, it, turn, stage_before);
 
         /* 4: S of step j + 1, dQ and dK begin */
         it.next();
         if (LAST) {
             ++turn;
             if (follows) {
-                it = sm90_block_iterator::begin(next, l);
+                it = block_iterator::begin(next, l);
                 take_masking(next);
                 barriers.k().wait(turn & 1);
                 if (zeroes_keys()) {
@@ -446,9 +503,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
         if (follows) {
             barriers.q(stage_next).wait(phase_next);
-            if (!is_plain() && sm90_tile_masking::zeroes_rows(tiles[turn & 1], p, it))
-                zero_rows(tiles[turn & 1], it, stage_next, phase_next);
+            enter(stage_next);
+            if (!is_plain() && zeroes_rows(tiles[turn & 1])) zero_rows(tiles[turn & 1], it, stage_next, phase_next);
         }
+        if constexpr (MASKS) it.tests = follows ? it.tests : 0u; /* of no work tile nothing is read */
         features_ahead(follows);
         sm90_mma_wait<0>();                /* dV */
         scores(at0, turn & 1, stage_next); /* S^T = K Q^T */
@@ -461,6 +519,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             if (wave == KEEPER) {
                 if (follows) last_there = sm90_load_relaxed(l.dq_semaphore + it.at);
                 release_dq_semaphore(tile);
+                if constexpr (MASKS) {
+                    follower_of_due = follower;
+                    if (follows) follower = it.follower(tiles[turn & 1], l);
+                }
             }
             due = adds ? at : SM90_NOTHING_DUE;
         }
@@ -477,10 +539,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         const uint32_t of_step = LAST && ORDERED ? 0u : of_tile; /* the next one's keys are looked at later */
         if (STATISTICS) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, 0, C::LSE_AHEAD);
         sm90_mma_wait<2>(s);
-        if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
+        if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step | between(it));
         if (STATISTICS) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, C::LSE_AHEAD, PIECES);
         exponentials(lse, stage_next);
-        if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
+        if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step | between(it));
         sm90_mma_wait<1>(dq);
         if (!EXACT) add_dq(to, adds);
         if (special & (SM90_MASKED | SM90_DEAD_ROWS))
@@ -556,6 +618,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         store(tile, dk, p.dk, STW_VECTOR_DK, p.head_dim_qk, p.scale, flip);
         sm90_warpgroup_sync(group); /* the warpgroup's next dS goes where its warps had their rows */
         if (!follows) {
+            if constexpr (MASKS) dev_copy_wait(); /* nobody wants them */
             dev_let_next_begin();
             return;
         }

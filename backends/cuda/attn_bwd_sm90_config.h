@@ -55,8 +55,9 @@ template <class T_, int HD_, int OUT_ = SM90_OUT_PLAIN> struct sm90_config {
         AT_BARRIERS = AT_SEEN + BN * 8,
         AT_DRAWN = AT_BARRIERS + 72,
         AT_MASKING = AT_BARRIERS + 80,
-        AT_TILES = AT_MASKING + 16, /* this work tile and the next */
-        BYTES = AT_TILES + 2 * (int)sizeof(attn_work_tile)
+        AT_TILES = AT_MASKING + 16,                            /* this work tile and the next */
+        AT_AHEAD = AT_TILES + 2 * (int)sizeof(attn_work_tile), /* kernels of masks: an sm90_visible_word */
+        BYTES = AT_AHEAD + 16
     };
     static_assert(BYTES <= (int)STW_SM90_SMEM(HD_), "host and device agree on shared memory");
     static_assert(AT_STATS % 16 == 0 && AT_TILES % 16 == 0, "places that bulk copies write");

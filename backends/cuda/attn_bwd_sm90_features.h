@@ -8,8 +8,8 @@
 
 #include "attn_bwd_sm90_scheduler.h"
 
-/* What a kernel knows besides masks. SM90_PLAIN kernels have no code of the others. */
-enum { SM90_PLAIN, SM90_ALIBI, SM90_SOFTCAP, SM90_DROPOUT, SM90_BIAS };
+/* What a kernel knows besides bands of the mask. SM90_PLAIN kernels have no code of the others. */
+enum { SM90_PLAIN, SM90_ALIBI, SM90_SOFTCAP, SM90_DROPOUT, SM90_BIAS, SM90_MASKS };
 
 /* The first of a thread's queries and keys; `row_of_keys`: the first of the warp's sixteen keys. */
 struct sm90_place {

@@ -6,6 +6,7 @@
 #define STW_CUDA_ATTN_BWD_SM90_SCHEDULER_H
 
 #include "attn_bwd_sm90_config.h"
+#include "attn_bwd_sm90_visible.h"
 
 /* Where the loop over a work tile's query blocks stands, head by head; the same for all threads. */
 struct sm90_block_iterator {
@@ -115,8 +116,8 @@ template <class C> struct sm90_loads {
 enum { SM90_ORDER_ASKED = 2 };
 #define SM90_IS_ORDERED(l) (ORDERED == SM90_ORDER_ASKED ? ((l).p.features & STW_FEAT_DETERMINISTIC) != 0 : ORDERED != 0)
 
-/* Which work tile a CTA takes. One lane of the first warp asks. */
-template <int ORDERED> struct sm90_scheduler {
+/* Which work tile a CTA takes. One lane of the first warp asks. MASKS: heads may have key blocks of their own. */
+template <int ORDERED, bool MASKS = false> struct sm90_scheduler {
     /* Instead of the next work tile's number: it has not been drawn yet; it has been asked for already. */
     enum : uint32_t { UNDRAWN = 0xFFFFFFFFu, FETCHED = 0xFFFFFFFEu };
     const stw_attn_launch &l;
@@ -144,6 +145,9 @@ template <int ORDERED> struct sm90_scheduler {
         const uint32_t turn = number / here, any = first + number - turn * here, b = any / heads_kv;
         *key_block = b * blocks + (SM90_IS_ORDERED(l) ? blocks - 1 - turn : turn); /* STW_KEYS_DESCEND */
         *head = any - b * heads_kv;
+        if constexpr (MASKS && !ORDERED)
+            if (l.visible_next)
+                *key_block = b * blocks + __ldg(l.visible_next + sm90_visible_index(l, *key_block, *head));
     }
     /* Work tile `number` into `tile`, if there is one; its key block arrives asynchronously. */
     DEV_METHOD void fetch(uint32_t number, attn_work_tile &tile) const {
@@ -155,7 +159,12 @@ template <int ORDERED> struct sm90_scheduler {
         tile.kv_head = (int)head;
         tile.live = live;
         arrived.expect(live ? bytes : 0u);
-        if (live)
+        if constexpr (MASKS) {
+            if (live)
+                sm90_bulk_load(sm90_shared_address(&tile),
+                               (const sm90_visible_block *)l.visible_blocks + sm90_visible_index(l, key_block, head),
+                               bytes, arrived);
+        } else if (live)
             sm90_bulk_load(sm90_shared_address(&tile), (const char *)l.key_blocks + (uint64_t)key_block * bytes, bytes,
                            arrived);
     }

@@ -38,6 +38,9 @@ static int64_t key_blocks_of_class(const stw_attn_params *p, uint32_t bn) {
     return stw_key_blocks_most(&largest, bn);
 }
 
+/* Interval and block masks: of one kernel. */
+#define MASKS (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)
+
 /* Features of single scores that have kernels: one of them at a time. */
 static const struct {
     uint32_t feature;
@@ -46,16 +49,39 @@ static const struct {
                      {STW_FEAT_SOFTCAP, "softcap", "softcap_ordered"},
                      {STW_FEAT_DROPOUT, "dropout", "dropout_ordered"},
                      {STW_FEAT_BIAS, "bias", "bias_ordered"},
+                     {MASKS, "masks", "masks_ordered"},
                      {0, "plain", "ordered"},
                      {0, "outputs", "outputs_ordered"},
                      {0, "general", "general_ordered"}};
-enum { OUTPUTS = 5, GENERAL = 6 };
-#define FEATURES (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_BIAS)
+enum { OUTPUTS = 6, GENERAL = 7 };
+#define FEATURES (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_BIAS | MASKS)
+
+/* Interval and block masks: kv heads, and query heads of one, that have masks of their own. */
+static uint32_t mask_heads(const stw_attn_params *p) {
+    return p->intervals.head || p->block_mask.head ? p->heads_kv : 1;
+}
+static uint32_t mask_rows(const stw_attn_params *p) { return p->block_mask.head ? p->group : 1; }
+static uint32_t mask_length(const stw_attn_params *p, uint32_t bm) {
+    return (uint32_t)stw_blocks_of(stw_blocks_of(p->max_seq_q, bm), 32);
+}
+
+/* NULL, or why no kernel takes the masks of the problem, of blocks of 64 query rows at least. */
+static const char *masks_refusal(const stw_attn_params *p) {
+    if (p->features & FEATURES & ~MASKS) return "with masks it takes no ALiBi, softcap, dropout and bias";
+    if (p->features & STW_FEAT_DETERMINISTIC && stw_blocks_of(p->max_seq_kv, KEYS) >= STW_SM90_VISIBLE_NONE)
+        return "with masks it numbers key blocks in 16 bits in deterministic mode";
+    const int64_t blocks = stw_key_blocks_most(p, KEYS) * mask_heads(p), length = mask_length(p, PANEL);
+    if (p->group > STW_SM90_VISIBLE_GROUP || length > STW_SM90_VISIBLE_LENGTH || blocks > INT32_MAX / 2 ||
+        blocks * mask_rows(p) > UINT32_MAX / length)
+        return "it numbers query blocks of masks in 20 bits, and words of them in 32";
+    return NULL;
+}
 
 /* NULL, or what no kernel does to single scores. tanh of scores is right within 2^-22: times a large cap that were
  * more than the rounding of P. Its factors must not overflow. */
 static const char *features_refusal(const stw_attn_params *p) {
     uint32_t f = p->features & FEATURES;
+    if (f & MASKS) return masks_refusal(p);
     if (f & (f - 1)) return "it takes one of ALiBi, softcap, dropout and a bias";
     if (f == STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8)
         return "it takes a bias of the inputs' type or bytes";
@@ -70,7 +96,7 @@ static const char *features_refusal(const stw_attn_params *p) {
 /* `first`: OUTPUTS, GENERAL, or 0 where neither is needed. */
 static const char *mode_of(const stw_attn_params *p, size_t first) {
     size_t i = first;
-    while (feature_modes[i].feature & ~p->features) ++i;
+    while (feature_modes[i].feature && !(feature_modes[i].feature & p->features)) ++i;
     return p->features & STW_FEAT_DETERMINISTIC ? feature_modes[i].ordered : feature_modes[i].mode;
 }
 
@@ -121,6 +147,7 @@ static const char *wide_mode_of(const stw_attn_params *p) {
 /* What they make that narrow heads' kernels do not, they make of head dims that they pad by less than twice. */
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
     if (p->features & (STW_FEAT_DROPOUT | STW_FEAT_BIAS)) return "its kernels of wide heads take no dropout and bias";
+    if (p->features & MASKS) return "its kernels of wide heads take no interval and block masks";
     const char *text = refusal_of(p, bn, (p->features & FEATURES) != 0);
     if (!text && p->head_dim_qk <= 64 && p->head_dim_v <= 64 && !(p->features & FEATURES) && wide_mode_of(p))
         return "its kernels of wide heads take f32 dK and dV and few outputs of head dims above 64";
@@ -192,6 +219,11 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->preprocess = takes_preprocess(p) ? "sm90" : NULL;
     out->postprocess = takes_postprocess(p, out) ? "sm90" : NULL;
     if (p->features & STW_FEAT_DROPOUT) out->loaders = 128; /* a warpgroup decides what is dropped */
+    if (p->features & MASKS) {
+        out->visible_heads = mask_heads(p);
+        out->visible_rows = mask_rows(p);
+        out->visible_length = mask_length(p, tile->bm);
+    }
 }
 
 /* A warpgroup has the loads: it is not among the warps of the table, which the kernel behind counts. */
@@ -282,7 +314,7 @@ static stw_status encode_wide(stw_gpu *gpu, const stw_attn_launch *launch, void 
 /* ---- short sequences: a work tile has all keys, and dQ is complete in registers (attn_bwd_sm90_short.h) ---- */
 
 static const char *refusal_short(const stw_attn_params *p) {
-    if (p->features & FEATURES) return "its kernels of short sequences take no ALiBi, softcap, dropout and bias";
+    if (p->features & FEATURES) return "its kernels of short sequences take no ALiBi, softcap, dropout, bias and masks";
     if (p->outputs & STW_OUT_DSINK) return "its kernels of short sequences sum no dSink";
     if (p->dq_dtype != p->dtype) return "its kernels of short sequences make dQ in the inputs' type";
     return refusal_of(p, KEYS, 1);

@@ -23,6 +23,7 @@ static const char *refusal_of(const stw_attn_params *p, int64_t rows, const char
     const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV, f = p->features;
     if (f & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT))
         return "it takes no bias, ALiBi, softcap and dropout";
+    if (stw_attn_masks(p)) return "it takes no interval and block masks";
     if (f & (STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV)) return "it takes dense tensors";
     if (!(p->outputs & gradients)) return "it makes dQ, dK and dV";
     if ((p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype))

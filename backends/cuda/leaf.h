@@ -159,7 +159,8 @@ DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) {
 DEV_FN uint64_t dev_shared_fetch_add(uint64_t *to, uint64_t x) {
     return atomicAdd((unsigned long long *)to, (unsigned long long)x);
 }
-DEV_FN void dev_or(int32_t *to, int32_t x) { atomicOr(to, x); }
+DEV_FN void dev_or(int32_t *to, int32_t x) { atomicOr(to, x); } /* of shared memory */
+DEV_FN void dev_global_or(int32_t *to, int32_t x) { atomicOr(to, x); }
 DEV_FN void dev_fence() { __threadfence(); }
 DEV_FN uint32_t dev_load_acquire(const uint32_t *from) {
     uint32_t x;

@@ -43,11 +43,18 @@ const char *stw_attn_needs_full(const stw_attn_params *p) {
     if (p->dtype != STW_F32 && stw_attn_sees_one_key(p)) return "rows that see one key";
     if (keys && p->dtype != STW_F32 && (p->dk_dtype == STW_F32 || p->dv_dtype == STW_F32))
         return "f32 dK or dV of 16-bit inputs";
+    if (stw_attn_masks(p)) return stw_attn_masks(p);
     return p->features & STW_FEAT_BIAS      ? "a bias"
            : p->features & STW_FEAT_ALIBI   ? "ALiBi"
            : p->features & STW_FEAT_SOFTCAP ? "softcap"
            : p->features & STW_FEAT_DROPOUT ? "dropout"
                                             : NULL;
+}
+
+const char *stw_attn_masks(const stw_attn_params *p) {
+    return p->features & STW_FEAT_INTERVALS    ? "an interval mask"
+           : p->features & STW_FEAT_BLOCK_MASK ? "a block mask"
+                                               : NULL;
 }
 
 /* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
@@ -106,8 +113,8 @@ static int is_bias_alone(const stw_attn_params *p) {
 }
 
 /* Which of a variant's kernels: README.md of common/tuning, column loop. */
-typedef enum mode { FULL, PLAIN, ORDERED, DROP, BIAS, SOFTCAP, ALIBI } mode;
-static const char *const mode_names[] = {"full", "plain", "ordered", "drop", "bias", "softcap", "alibi"};
+typedef enum mode { FULL, PLAIN, ORDERED, DROP, BIAS, SOFTCAP, ALIBI, HIDDEN } mode;
+static const char *const mode_names[] = {"full", "plain", "ordered", "drop", "bias", "softcap", "alibi", "hidden"};
 
 static mode mode_of(const stw_variant *tile, const stw_attn_params *p, int plain) {
     if (!plain) return FULL;
@@ -122,6 +129,7 @@ static mode mode_of(const stw_variant *tile, const stw_attn_params *p, int plain
         if (has_only(p, STW_FEAT_DROPOUT)) return DROP;
         if (has_only(p, STW_FEAT_SOFTCAP)) return SOFTCAP;
         if (has_only(p, STW_FEAT_ALIBI)) return ALIBI;
+        if (has_only(p, STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)) return HIDDEN;
     }
     return is_bias_alone(p) && p->bias.key == 1 ? BIAS : FULL;
 }
@@ -170,7 +178,7 @@ static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_p
  * where they differ in work, unless each is a small part of what a CTA does. Those of ORDERED with the same work wait
  * for none that is far behind. */
 static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, mode m) {
-    int even = !(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT));
+    int even = !(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT)) && !stw_attn_masks(p);
     if (m == ORDERED) return STW_QUEUED;
     if (wave != 32 || (p->features & STW_FEAT_DETERMINISTIC)) return STW_QUEUED_NEVER;
     if (even) return STW_QUEUED;
@@ -229,13 +237,34 @@ STW_ATTN_LOOP(fwd_f32, .call = STW_CALL_FWD, .f32 = 1);
 
 typedef struct layout {
     int64_t q_blocks;
-    size_t stats, dq, sink, key_blocks, listed, dq_semaphore, tile_counter, unordered, part_sums, total;
+    size_t stats, dq, sink, key_blocks, listed, dq_semaphore, tile_counter, unordered, part_sums;
+    size_t hidden_blocks, hidden_keys, hidden_bits, visible_blocks, visible_words, visible_next, total;
 } layout;
 
 static size_t take(layout *w, size_t bytes) {
     size_t at = w->total;
     w->total = (at + bytes + 255) / 256 * 256;
     return at;
+}
+
+/* Heads of the masks, 0 without one. `parts`: p.heads_kv is so many times that of the call. */
+static int64_t interval_heads(const stw_attn_params *p, uint32_t parts) {
+    return !(p->features & STW_FEAT_INTERVALS) ? 0 : p->intervals.head ? p->heads_kv / parts : 1;
+}
+
+static int64_t block_heads(const stw_attn_params *p) {
+    return !(p->features & STW_FEAT_BLOCK_MASK) ? 0 : p->block_mask.head ? p->heads_q : 1;
+}
+
+/* Bits of the blocks of rows of a block mask. */
+static int64_t hidden_words(const stw_attn_params *p) { return stw_blocks_of(p->max_seq_q, 32 * STW_MASK_BLOCK); }
+
+/* Of sm90's own main loop under masks: numbers in visible_next. */
+static int64_t visible_next_of(const stw_attn_choice *choice, const stw_attn_params *p) {
+    const int64_t blocks = key_blocks_of(choice, p) * choice->visible_heads;
+    if (p->features & STW_FEAT_DETERMINISTIC) return blocks * choice->visible_rows * choice->visible_length * 32;
+    if (p->features & STW_FEAT_PACKED_KV) return 0;
+    return stw_blocks_of(p->max_seq_kv, choice->bn) <= STW_SM90_VISIBLE_SORTED ? blocks : 0;
 }
 
 static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p) {
@@ -257,6 +286,16 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
     size_t sums = 2 * (size_t)choice->bn * tile->head_dim * sizeof(float);
     w.part_sums = take(&w, is_split(choice) ? (size_t)(p->heads_kv * key_blocks_of(choice, p)) * sums : 0);
+    size_t tiles = choice->visible_heads ? 0 : (size_t)stw_hidden_tiles_most(p, choice->bn),
+           intervals = tiles * (size_t)interval_heads(p, choice->split.heads),
+           bits = tiles * (size_t)block_heads(p) * 2 * (size_t)hidden_words(p);
+    w.hidden_blocks = take(&w, intervals * sizeof(stw_hidden_block));
+    w.hidden_keys = take(&w, intervals * choice->bn * sizeof(stw_hidden_rows));
+    w.hidden_bits = take(&w, bits * sizeof(uint32_t));
+    const size_t masks = (size_t)key_blocks_of(choice, p) * choice->visible_heads;
+    w.visible_blocks = take(&w, masks * STW_SM90_VISIBLE_BLOCK_BYTES);
+    w.visible_words = take(&w, masks * choice->visible_rows * choice->visible_length * STW_SM90_VISIBLE_WORD_BYTES);
+    w.visible_next = take(&w, (size_t)visible_next_of(choice, p) * sizeof(uint16_t));
     return w;
 }
 
@@ -295,6 +334,14 @@ static int64_t lists_of(const stw_attn_choice *choice, const stw_attn_params *p)
     return p->features & STW_FEAT_PACKED_KV ? 1 : stw_blocks_of(key_blocks_of(choice, p), STW_ROW_THREADS);
 }
 
+/* What masks in memory hide from tiles of bn keys. `heads`: of all masks. */
+static void add_hidden_blocks(const stw_attn_params *p, int64_t heads, uint32_t bn, uint32_t wave,
+                              stw_attn_steps *steps) {
+    int64_t tasks = heads * stw_hidden_tiles_most(p, bn);
+    stw_attn_step *step = add_step(steps, wave, stw_blocks_of(tasks, STW_ROW_THREADS / wave), STW_ROW_THREADS, 0);
+    name_step(steps, step, "stw_attn_hidden_blocks");
+}
+
 static stw_kernel_image image_of(const stw_variant *tile) { return tile->own ? STW_KERNEL_OWN : STW_KERNEL_ATTN; }
 
 static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_t wave, stw_attn_steps *steps) {
@@ -318,6 +365,22 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
         step->image = image_of(t);
         name_step(steps, step, "stw_attn_bwd_preprocess_%s_hd%u_%s", choice.preprocess, t->head_dim, type);
     } else name_step(steps, step, "stw_attn_bwd_preprocess_%s", type);
+    if (choice.visible_heads) {
+        step = add_step(steps, wave,
+                        stw_blocks_of(key_blocks_of(&choice, p) * choice.visible_heads, STW_ROW_THREADS / wave),
+                        STW_ROW_THREADS, 0);
+        step->image = image_of(t);
+        step->early = choice.early;
+        name_step(steps, step, "stw_attn_bwd_visible_sm90");
+        int64_t numbers = visible_next_of(&choice, p); /* a wave finds one, in deterministic mode 32 */
+        if (p->features & STW_FEAT_DETERMINISTIC) numbers /= 32;
+        step = add_step(steps, wave, stw_blocks_of(numbers, STW_ROW_THREADS / wave), STW_ROW_THREADS, 0);
+        if (numbers) {
+            step->image = image_of(t);
+            step->early = choice.early;
+            name_step(steps, step, "stw_attn_bwd_order_sm90");
+        }
+    } else add_hidden_blocks(p, interval_heads(params, 1) + block_heads(params), choice.bn, wave, steps);
     int summed = stw_attn_bias_is_summed(p);
     if (summed) {
         const dbias_tile *b = dbias_tile_of(t, p, wave);
@@ -369,6 +432,7 @@ static void fill_steps(stw_attn_call call, const stw_variant *tile, const stw_at
                                        tile->warps * wave, smem);
         step->image = image_of(tile);
         name_step(steps_out, step, "stw_attn_fwd_%s_%s", tile->id, stw_dtype_name((stw_dtype)params->dtype));
+        add_hidden_blocks(params, interval_heads(params, 1), tile->bn, wave, steps_out);
     } else {
         int64_t heads = params->batch * params->heads_q;
         stw_attn_step *step = add_step(steps_out, wave, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1,
@@ -423,11 +487,11 @@ static uint32_t vectors_of(const stw_attn_params *p) {
 #undef INPUT
 }
 
-/* Query rows of a kv head whose q, dout and dQ sums fit 32 MiB of L2. Under a causal mask key blocks differ in work,
- * and the rows of few heads should stay in L2. Where key blocks wait for one another the same number is taken: the more
+/* Query rows of a kv head whose q, dout and dQ sums fit 32 MiB of L2. Under a mask key blocks differ in work, and
+ *  the rows of few heads should stay in L2. Where key blocks wait for one another the same number is taken: the more
  * heads, the fewer key blocks of one head are under way. 0: a head's key blocks go one after the other. */
 static int64_t l2_rows(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p) {
-    if (!(p->features & STW_FEAT_WINDOW_RIGHT) && !(choice->vectors & STW_KEYS_DESCEND)) return 0;
+    if (!(p->features & STW_FEAT_WINDOW_RIGHT) && !stw_attn_masks(p) && !(choice->vectors & STW_KEYS_DESCEND)) return 0;
     return (INT64_C(32) << 20) / ((int64_t)tile->head_dim * (2 * element_of(p) + (int64_t)sizeof(float)) * p->group);
 }
 
@@ -482,11 +546,26 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
         l.part_entries = key_blocks_of(&choice, &l.p);
         l.part_cols = tile->head_dim;
         l.key_rows = choice.key_rows;
+        l.visible_blocks = (void *)w.visible_blocks;
+        l.visible_words = (void *)w.visible_words;
+        l.visible_next = visible_next_of(&choice, &l.p) ? (uint16_t *)w.visible_next : NULL;
+        l.visible_heads = choice.visible_heads;
+        l.visible_rows = choice.visible_rows;
+        l.visible_length = choice.visible_length;
         l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(params);
+        l.hidden_blocks = (stw_hidden_block *)w.hidden_blocks;
+        l.hidden_keys = (stw_hidden_rows *)w.hidden_keys;
+        l.hidden_bits = (uint32_t *)w.hidden_bits;
+        l.hidden_words = hidden_words(params);
+        l.block_heads = (uint32_t)block_heads(params);
         l.bias_batch = params->dbias.batch ? params->batch : 1;
         l.bias_heads = params->dbias.head ? params->heads_q : 1;
         l.bias_rows = params->dbias.query ? stw_blocks_of(params->max_seq_q, b->bm) : 1;
         l.bias_keys = params->dbias.key ? stw_blocks_of(params->max_seq_kv, b->bn) : 1;
+    }
+    if (call != STW_CALL_DROPOUT_MASK) { /* the forward has no lists: it reads the masks themselves */
+        l.hidden_tiles = stw_hidden_tiles_most(params, l.bn);
+        l.interval_heads = (uint32_t)interval_heads(params, 1);
     }
     *launch_out = l;
 }
@@ -507,11 +586,21 @@ void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, vo
     PLACE(l->sink);
     PLACE(l->key_blocks);
     PLACE(l->tile_counter);
+    if (l->visible_heads) {
+        PLACE(l->visible_blocks);
+        PLACE(l->visible_words);
+        if (l->visible_next) PLACE(l->visible_next);
+    }
     if (params->features & STW_FEAT_DETERMINISTIC) {
         PLACE(l->dq_semaphore);
         PLACE(l->unordered);
     }
     if (params->features & STW_FEAT_PACKED_KV) PLACE(l->listed);
+    if (stw_attn_masks(params)) {
+        PLACE(l->hidden_blocks);
+        PLACE(l->hidden_keys);
+        PLACE(l->hidden_bits);
+    }
 }
 
 void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,

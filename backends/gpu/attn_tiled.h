@@ -17,7 +17,7 @@
 
 typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOUT_MASK = 3 } stw_attn_call;
 
-#define STW_ATTN_STEPS     4
+#define STW_ATTN_STEPS     5
 #define STW_ATTN_ENTRY_MAX 80
 
 /* Whether CTAs take work tiles until none is left (as many CTAs as run at a time), or one each (NEVER).
@@ -75,6 +75,8 @@ typedef struct stw_attn_choice {
     uint32_t small_rows;                  /* query rows of a CTA of such kernels */
     const char *exact; /* NULL, or the mode of a kernel behind it, for the work tiles that it has left alone */
     stw_attn_split split;
+    /* Masks of sm90's own main loop, 0: of others. As in the launch. */
+    uint32_t visible_heads, visible_rows, visible_length;
     uint32_t key_rows; /* waves over a work tile's sums of dK and dV, for `split` */
 } stw_attn_choice;
 
@@ -123,6 +125,9 @@ const char *stw_attn_tiled_slower(const stw_variant *tile, const stw_attn_params
 
 /* NULL, or what only the shared kernels with all features know. */
 const char *stw_attn_needs_full(const stw_attn_params *params);
+
+/* NULL, or the mask in memory that the problem has. */
+const char *stw_attn_masks(const stw_attn_params *params);
 
 /* dBias is asked for and broadcast: a kernel of its own sums it (attn_dbias_reduce.h). */
 int stw_attn_bias_is_summed(const stw_attn_params *params);

@@ -18,6 +18,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_bwd_preprocess.h"
 #include "common/kernels/attn_bwd_postprocess.h"
 #include "common/kernels/attn_fwd.h"
+#include "common/kernels/attn_hidden_blocks.h"
 #include "common/kernels/attn_stage.h"
 #include "common/kernels/dropout_mask.h"
 
@@ -122,6 +123,7 @@ KERNEL(stw_attn_bwd_preprocess_f16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_f1
 KERNEL(stw_attn_bwd_preprocess_bf16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_bf16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_preprocess_f32, ATTN_ROW_THREADS, attn_bwd_preprocess<float>(launch, dev_shared))
 KERNEL(stw_attn_bwd_postprocess, ATTN_ROW_THREADS, attn_bwd_postprocess(launch, dev_shared))
+KERNEL(stw_attn_hidden_blocks, ATTN_ROW_THREADS, attn_hidden_blocks(launch))
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))
 
 #define STAGE(bytes, T)                                                                                                \

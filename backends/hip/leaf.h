@@ -151,6 +151,9 @@ DEV_FN uint64_t dev_shared_fetch_add(uint64_t *to, uint64_t x) {
 DEV_FN void dev_or(int32_t *to, int32_t x) {
     __hip_atomic_fetch_or((DEV_SHARED int32_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
+DEV_FN void dev_global_or(int32_t *to, int32_t x) {
+    __hip_atomic_fetch_or((DEV_GLOBAL int32_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
 DEV_FN void dev_shared_max(int32_t *to, int32_t x) {
     __hip_atomic_fetch_max((DEV_SHARED int32_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }

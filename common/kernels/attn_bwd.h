@@ -117,11 +117,18 @@ DEV_FN void attn_dq_and_dropout_of(attn_dq<C> &q, attn_dropout_next<typename C::
     }
 }
 
-/* Deterministic mode: waits for the semaphore, adds, and lets the next key block add. */
-template <class C>
-DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_work_tile &u, uint32_t at, int block,
-                            bool subnormal) {
-    uint32_t mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first);
+/* Deterministic mode: waits for the semaphore, adds, and lets the next key block add. Where masks skip query blocks the
+ * semaphore holds the key block that added last, counted from 1. */
+template <class C, int MODE>
+DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_work_tile &u, uint32_t at, int h,
+                            int block, bool subnormal, int wave, int lane) {
+    uint32_t mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first), then = mine + 1;
+    if constexpr (attn_hides<MODE>::yes) {
+        if (attn_has_masks(l)) {
+            if (wave == 0) mine = attn_hidden_before<C>(l, u, u.kv_head, h, block, lane);
+            then = (uint32_t)u.block + 1;
+        }
+    }
     if (dev_thread() == 0 && !*l.unordered) /* with wrong cu_seqlens there may be no order: status_out tells */
         while (dev_load_acquire(l.dq_semaphore + at) != mine) {
         }
@@ -130,7 +137,7 @@ DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_
     else q.add_all();
     dev_fence();
     dev_barrier();
-    if (dev_thread() == 0) dev_store_release(l.dq_semaphore + at, mine + 1);
+    if (dev_thread() == 0) dev_store_release(l.dq_semaphore + at, then);
 }
 
 /* ATTN_ORDERED: key blocks add in descending order (STW_KEYS_DESCEND), and a semaphore holds the one that added last.
@@ -164,7 +171,7 @@ struct attn_dq_turn {
 template <class C, int MODE, class Sums>
 DEV_FN void attn_bwd_gradients_apart(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv,
                                      const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage,
-                                     uint32_t at, int block, bool subnormal, int wave, int lane) {
+                                     uint32_t at, int h, int block, bool subnormal, int wave, int lane) {
     const stw_attn_params &p = l.p;
     const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
     const dev_smem_tile<typename C::scores> pz = C::p(smem), ds = C::ds(smem);
@@ -173,7 +180,7 @@ DEV_FN void attn_bwd_gradients_apart(dev_acc<typename C::key_split> &dk, dev_acc
         attn_dq<C> dq;
         attn_dq_of<C, Sums>(dq, l, at, smem, wave, lane);
         if (MODE != ATTN_ORDERED && (p.features & STW_FEAT_DETERMINISTIC))
-            attn_dq_ordered<C>(dq, l, u, at, block, subnormal);
+            attn_dq_ordered<C, MODE>(dq, l, u, at, h, block, subnormal, wave, lane);
         else if (subnormal) dq.add_exact();
         else dq.add_all();
     }
@@ -186,7 +193,7 @@ DEV_FN void attn_bwd_gradients_apart(dev_acc<typename C::key_split> &dk, dev_acc
 template <class C, int MODE, class Bias>
 DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv,
                                const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage, uint32_t at,
-                               int block, attn_dropout_next<typename C::score_split> &next,
+                               int h, int block, attn_dropout_next<typename C::score_split> &next,
                                const attn_scheduler<C> &scheduler, bool more, const Bias &dbias, int wave, int lane) {
     typedef typename C::T T;
     const stw_attn_params &p = l.p;
@@ -225,11 +232,11 @@ DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typen
     if (MODE == ATTN_BIASED && l.bias_direct) attn_bias_write_tile<C>(dbias(), smem);
     if constexpr (dev_flushes<T>::yes) {
         if (subnormal) {
-            attn_bwd_gradients_apart<C, MODE, dev_unflushed>(dk, dv, u, l, smem, stage, at, block, true, wave, lane);
+            attn_bwd_gradients_apart<C, MODE, dev_unflushed>(dk, dv, u, l, smem, stage, at, h, block, true, wave, lane);
             return;
         }
     }
-    attn_bwd_gradients_apart<C, MODE, dev_nothing>(dk, dv, u, l, smem, stage, at, block,
+    attn_bwd_gradients_apart<C, MODE, dev_nothing>(dk, dv, u, l, smem, stage, at, h, block,
                                                    !dev_flushes<T>::yes && subnormal, wave, lane);
 }
 
@@ -278,6 +285,13 @@ DEV_FN void attn_bwd_begin(attn_scheduler<C> &scheduler, attn_bias_scheduler<C> 
                            attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage, int wave, int lane) {
     if (u.first >= u.end) return;
     scheduler = attn_scheduler<C>::begin(u, l);
+    if constexpr (attn_hides<MODE>::yes) {
+        if (attn_has_masks(l) && !scheduler.settle(u, l, scheduler.first)) {
+            dev_barrier(); /* all have read u.end */
+            if (dev_thread() == 0) u.end = u.first;
+            return;
+        }
+    }
     attn_load_keys<C>(u, l, attn_takes_parts<MODE>::yes ? (int)((uint32_t)u.kv_head / l.head_parts) : u.kv_head, smem,
                       scheduler.thread);
     if (C::VALUES_HELD) {
@@ -359,7 +373,8 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             int block = scheduler.block, h = scheduler.h;
             uint32_t at = scheduler.at;
             bool inner = scheduler.is_inner();
-            more = scheduler.next(u, l);
+            if (attn_hides<MODE>::yes && attn_has_masks(l)) more = scheduler.settle(u, l, block + 1);
+            else more = scheduler.next(u, l);
             /* what is derived from the lane is not kept over the loop: registers are taken */
             if ((MODE != ATTN_PLAIN && MODE != ATTN_ORDERED) || C::rows::TERMS != 1 || C::CROWDED)
                 lane = dev_keep(lane);
@@ -388,7 +403,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             if (MODE == ATTN_ALL && bias_store::from_tile(l)) attn_bias_write_tile<C>(dbias(), smem);
             if (C::STAGES == 1 && more) ahead.fetch(scheduler, l);
             /* dQ += dS K, dV += P^T dO, dK += dS^T Q */
-            attn_bwd_gradients<C, MODE>(dk, dv, u, l, smem, stage, at, block, dropped, scheduler, more, dbias, wave,
+            attn_bwd_gradients<C, MODE>(dk, dv, u, l, smem, stage, at, h, block, dropped, scheduler, more, dbias, wave,
                                         lane);
             if (C::STAGES == 2) {
                 dev_halves_arrive(C::step_end(smem));

@@ -22,7 +22,7 @@ struct alignas(16) attn_key_block {
     int first, end;             /* query blocks that meet the keys           */
     int inner_first, inner_end; /* those in which every query sees every key */
     int whole_first, whole_end; /* those all of whose rows take part         */
-    uint32_t index;             /* in the list                               */
+    uint32_t index; /* in the list; with masks in memory, where no work tile is a part, the tile's number there */
 };
 static_assert(sizeof(attn_key_block) == STW_KEY_BLOCK_BYTES, "host and device agree on key blocks");
 
@@ -40,8 +40,8 @@ DEV_FN int64_t attn_entries_of(const stw_attn_launch &l, int64_t rows) {
     return stw_blocks_of(rows, l.bn) * (LEAF_PARTS ? (int)l.row_parts : 1);
 }
 
-/* Entry `number` of sequence b, a key block or its part, becomes entry `at`. */
-DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number) {
+/* Entry `number` of sequence b, a key block or its part, as entry `at`. */
+DEV_FN attn_key_block attn_key_block_of(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number) {
     const int64_t block = LEAF_PARTS ? stw_quotient(number, l.row_parts) : number, j0 = block * l.bn;
     int bm = (int)l.bm;
     attn_key_block k = {};
@@ -51,6 +51,8 @@ DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b,
     k.index = (uint32_t)at;
     k.seq = stw_attn_seq_of(&l.p, bm, b);
     const stw_attn_seq &s = k.seq;
+    if ((l.interval_heads || l.block_heads) && !l.part_sums)
+        k.index = (uint32_t)(stw_hidden_tile(&l.p, &s.kv, l.bn, b) + block);
     stw_range range = stw_query_blocks(&s, bm, l.bn, block);
     k.first = (int)range.first;
     k.end = (int)range.end;
@@ -63,7 +65,10 @@ DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b,
     attn_blocks_between(j0 + (int)(l.bn - 1) - s.band.high, stw_smaller(j0 - (bm - 1) - s.band.low, s.q.used - bm), bm,
                         &k.inner_first, &k.inner_end);
     if (j0 + l.bn > s.kv.used) k.inner_end = 0;
-    ((attn_key_block *)l.key_blocks)[at] = k;
+    return k;
+}
+DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number) {
+    ((attn_key_block *)l.key_blocks)[at] = attn_key_block_of(l, at, b, number);
 }
 
 /* Classes of sequences by length, the longest first: two an octave of query rows, which are steps of a work tile. */

@@ -214,7 +214,8 @@ DEV_FN bool attn_preprocess_large(const stw_attn_launch &l, const attn_preproces
     return large;
 }
 
-/* Zeros of dBias in rows [i0, i0 + bm) outside the tiles of the main loop. */
+/* Zeros of dBias in rows [i0, i0 + bm) outside the tiles of the main loop; with masks in memory, which tiles these are
+ * is not known yet, so everywhere. */
 DEV_FN void attn_zero_bias(const stw_attn_launch &l, const stw_attn_seq &seq, int64_t b, int64_t h, int64_t block) {
     const stw_attn_params &p = l.p;
     stw_range range = stw_key_blocks(&seq, l.bm, l.bn, block);
@@ -222,7 +223,7 @@ DEV_FN void attn_zero_bias(const stw_attn_launch &l, const stw_attn_seq &seq, in
     for (int64_t r = dev_thread() / DEV_WAVE; r < l.bm; r += dev_threads() / DEV_WAVE) { /* a wave a row */
         int64_t i = block * l.bm + r;
         if (i >= p.max_seq_q) return;
-        bool visited = i < seq.q.used && first < end;
+        bool visited = i < seq.q.used && first < end && !(p.features & (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK));
         int element = p.dbias_dtype == STW_F32 ? 4 : 2;
         char *row = (char *)p.dbias.data + (b * p.dbias.batch + h * p.dbias.head + i * p.dbias.query) * element;
         attn_zero_span(row, row + (visited ? first : p.max_seq_kv) * element, element);

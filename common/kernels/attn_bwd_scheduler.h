@@ -7,7 +7,7 @@
 #define STW_COMMON_KERNELS_ATTN_BWD_SCHEDULER_H
 
 #include "common/device/copy.h"
-#include "common/kernels/attn_bwd_list.h"
+#include "common/kernels/attn_bwd_hidden.h"
 
 /* A work tile. Lies in shared memory: registers are taken. */
 struct attn_work_tile : attn_key_block {
@@ -91,6 +91,24 @@ template <class C> struct attn_scheduler {
         block = first;
         if (++h >= head_end) return false;
         enter_head(u, l);
+        return true;
+    }
+    /* To query block `to` or the first one behind it that masks leave, of this head or the next; false: there is none. */
+    DEV_METHOD bool settle(const attn_work_tile &u, const stw_attn_launch &l, int to) {
+        const int was = h;
+        DEV_ROLLED for (;;) {
+            to = attn_hidden_jump<C>(l, u, dev_uniform(u.kv_head), h, to, end);
+            if (to < end) break;
+            if (++h >= head_end) return false;
+            to = first;
+        }
+        const int by = to - block;
+        block = to;
+        if (h == was) {
+            q += (int64_t)by * C::BM * l.p.q.seq;
+            dout += (int64_t)by * C::BM * l.p.dout.seq;
+            at += (uint32_t)by;
+        } else enter_head(u, l);
         return true;
     }
     /* All rows of the block take part. */

@@ -74,6 +74,10 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
     bool subnormal = dev_flushes<T>::yes && attn_is_subnormal<C>(u, stats);
     bool small = false; /* CAPPED */
     float scale = p.scale;
+    bool hides = false; /* masks in memory may hide pairs of the tile */
+    if constexpr (attn_hides<MODE>::yes) {
+        if (attn_has_masks(l)) hides = attn_hidden_touches<C>(l, u, u.kv_head, h, block);
+    }
     attn_dropout<S> keep;
     dev_logit logit;
 
@@ -168,8 +172,11 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
         }
     }
 
+    if constexpr (attn_hides<MODE>::yes) {
+        if (hides) attn_hidden_apply<C>(s, l, u, u.kv_head, h, block, wave, lane);
+    }
     /* dS = P (dP - D), in dp; P.Z, in s. Both are 0 where a mask hides the pair or the row's LSE is infinite. */
-    bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == STW_U8);
+    bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == STW_U8) || hides;
     if constexpr (CAPPED) {
         if (small && !masked) attn_softcap_to_ds<C, false, true>(s, dp, p.softcap, stats, mask, wave, lane);
         else if (small) attn_softcap_to_ds<C, true, true>(s, dp, p.softcap, stats, mask, wave, lane);

@@ -60,12 +60,17 @@ template <class C> DEV_FN void attn_bias_mark_keys(attn_work_tile &u, const char
         attn_mark_keys<typename C::keys, C::THREADS>(u, (const T *)(smem + C::AT_K), (const T *)(smem + C::AT_V));
 }
 
-/* Adds dS of query head h: query blocks `rows` with the keys of u. `load_keys`: K and V are not yet in place. */
+/* Adds dS of query head h: query blocks `rows` with the keys of u, of which masks may skip any. `load_keys`: K and V are
+ * not yet in place. */
 template <class C>
 DEV_FN void attn_bias_add_head(attn_work_tile &u, const stw_attn_launch &l, char *smem, int h, stw_range rows,
-                               attn_bias_sum<typename C::score_split> &sum, attn_values<C> &values, bool load_keys,
+                               attn_bias_sum<typename C::score_split> &sum, attn_values<C> &values, bool &load_keys,
                                int wave, int lane) {
     for (int block = (int)rows.first; block < (int)rows.end; ++block) {
+        if (attn_has_masks(l)) {
+            block = dev_uniform(attn_hidden_jump<C>(l, u, u.kv_head, h, block, (int)rows.end));
+            if (block >= (int)rows.end) break;
+        }
         dev_barrier();
         if (load_keys) attn_load_keys<C>(u, l, u.kv_head, smem, (int)dev_thread());
         if (load_keys && C::VALUES_HELD) {
@@ -143,24 +148,28 @@ template <class C> DEV_FN void attn_dbias_reduce(const stw_attn_launch &l, char 
             if (dev_thread() == 0) {
                 u.seq = stw_attn_seq_of(&p, l.bm, b); /* l.bm, not C::BM: statistics are numbered so */
                 u.b = b;
-                u.block = (int)block;
                 u.j0 = block * C::BN;
+                u.block = (int)stw_quotient(u.j0, l.bn); /* of l.bn keys, as what masks hide is kept */
+                u.index = (uint32_t)(stw_hidden_tile(&p, &u.seq.kv, l.bn, b) + u.block);
             }
             dev_barrier();
             stw_range rows = stw_query_blocks(&u.seq, C::BM, C::BN, block);
             rows.first = stw_larger(rows.first, k.rows.first);
             rows.end = stw_smaller(rows.end, k.rows.end);
             if (rows.first >= rows.end) continue;
-            int loaded = -1;
+            int entered = -1;
+            bool load_keys = true;
             for (int h = (int)k.heads.first; h < (int)k.heads.end; ++h) {
                 int kv_head = h / (int)p.group;
                 dev_barrier();
                 if (dev_thread() == 0) {
                     u.kv_head = kv_head;
-                    if (kv_head != loaded) u.k_counts = u.v_counts = 0;
+                    if (kv_head != entered) u.k_counts = u.v_counts = 0;
                 }
-                attn_bias_add_head<C>(u, l, smem, h, rows, sum, values, kv_head != loaded, wave, lane);
-                loaded = kv_head;
+                if (attn_has_masks(l)) dev_barrier();
+                if (kv_head != entered) load_keys = true;
+                entered = kv_head;
+                attn_bias_add_head<C>(u, l, smem, h, rows, sum, values, load_keys, wave, lane);
             }
         }
     attn_bias_write<C>(l, k, (float *)(void *)(smem + C::AT_P), sum.acc, wave, lane);

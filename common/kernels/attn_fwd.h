@@ -44,10 +44,11 @@ struct attn_softmax {
     float maximum[LEAF_ACC_ROWS], sum[LEAF_ACC_ROWS], fix[LEAF_ACC_ROWS];
 };
 
-/* s becomes P.Z relative to the new maximum; the sums so far are to be multiplied with `fix`. */
+/* s becomes P.Z relative to the new maximum; the sums so far are to be multiplied with `fix`. `hidden`: bits of a lane's
+ * pairs that masks in memory hide. */
 template <class C, class S = typename C::score_split>
 DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask &mask, const dev_logit &logit,
-                             const attn_dropout<S> &keep, float keep_scale, int wave, int lane) {
+                             const attn_dropout<S> &keep, float keep_scale, uint32_t hidden, int wave, int lane) {
     float most[LEAF_ACC_ROWS], base[LEAF_ACC_ROWS], total[LEAF_ACC_ROWS];
     DEV_UNROLL_FOR (int r = 0; r < LEAF_ACC_ROWS; ++r) most[r] = -dev_infinity(), total[r] = 0.0f;
     DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
@@ -55,7 +56,7 @@ DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask 
             int row = S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i)),
                 col = n * LEAF_MMA_N + leaf_acc_col(lane, i);
             float x = -dev_infinity();
-            if (mask.sees(row, col)) x = logit.value(s.v[0][n][i], row, col);
+            if (mask.sees(row, col) && !(hidden >> (n * LEAF_ACC + i) & 1)) x = logit.value(s.v[0][n][i], row, col);
             s.v[0][n][i] = x;
             most[leaf_acc_slot(i)] = fmaxf(most[leaf_acc_slot(i)], x);
         }
@@ -181,6 +182,64 @@ DEV_FN void attn_fwd_load(typename C::T *tile, const stw_tensor_param &from, con
     else copy::part(tile, rows, from.seq, j0, seen.first, seen.end, cols, vectors, (int)dev_thread());
 }
 
+/* Of 32 key blocks from `first` on: those of which the query block sees a key by the masks in memory, and those that they
+ * hide some pair of. */
+struct attn_fwd_masks {
+    int64_t first;
+    uint32_t seen, touched;
+};
+
+/* Key blocks before `end`; a wave looks at one at a time. A tile of pairs lies in one block of the block mask. `found`:
+ * two words of shared memory. */
+template <class C>
+DEV_FN attn_fwd_masks attn_fwd_look(const stw_attn_params &p, const stw_attn_seq &seq, const attn_tile &tile,
+                                    int64_t first, int64_t end, int32_t *found, int wave, int lane) {
+    static_assert(STW_MASK_BLOCK % C::BM == 0 && STW_MASK_BLOCK % C::BN == 0, "blocks of the mask are whole tiles");
+    enum { SEEN = 1, TOUCHED = 2 };
+    const int64_t i0 = tile.block * C::BM, i1 = stw_smaller(i0 + C::BM, seq.q.used);
+    dev_barrier();
+    if (dev_thread() < 2) found[dev_thread()] = 0;
+    dev_barrier();
+    DEV_ROLLED_FOR (int x = wave; x < 32 && first + x < end; x += C::THREADS / DEV_WAVE) {
+        const int64_t j0 = (first + x) * C::BN;
+        if ((p.features & STW_FEAT_BLOCK_MASK) && !stw_block_mask_at(&p, tile.b, tile.h, i0, j0)) continue;
+        uint32_t bits = p.features & STW_FEAT_INTERVALS ? 0 : SEEN;
+        DEV_ROLLED_FOR (int c = lane; c < C::BN && bits != (SEEN | TOUCHED); c += DEV_WAVE) {
+            if (!(p.features & STW_FEAT_INTERVALS) || j0 + c >= seq.kv.used) continue;
+            const stw_hidden_rows r =
+                stw_hidden_rows_of(&p, &seq.q, stw_interval_at(&p, &seq.kv, tile.b, tile.h / p.group, j0 + c));
+            if (!((r.first[0] <= i0 && r.end[0] >= i1) || (r.first[1] <= i0 && r.end[1] >= i1))) bits |= SEEN;
+            if ((r.first[0] < i1 && r.end[0] > i0) || (r.first[1] < i1 && r.end[1] > i0)) bits |= TOUCHED;
+        }
+        DEV_UNROLL_FOR (int mask = DEV_WAVE / 2; mask > 0; mask /= 2) bits |= dev_shuffle(bits, lane ^ mask);
+        if (lane == 0 && (bits & SEEN)) dev_or(found, (int32_t)(1u << x));
+        if (lane == 0 && (bits & TOUCHED)) dev_or(found + 1, (int32_t)(1u << x));
+    }
+    dev_barrier();
+    const attn_fwd_masks masks = {first, (uint32_t)dev_uniform(found[0]), (uint32_t)dev_uniform(found[1])};
+    dev_barrier();
+    return masks;
+}
+
+/* Bits of a lane's pairs that intervals hide. */
+template <class C, class S = typename C::score_split>
+DEV_FN uint32_t attn_fwd_hidden(const stw_attn_params &p, const stw_attn_seq &seq, const attn_tile &tile, int64_t j0,
+                                int wave, int lane) {
+    static_assert(S::NT * LEAF_ACC <= 32, "a bit a pair");
+    const int64_t i0 = tile.block * C::BM;
+    uint32_t bits = 0;
+    DEV_ROLLED_FOR (int n = 0; n < S::NT; ++n)
+        DEV_ROLLED_FOR (int i = 0; i < LEAF_ACC; ++i) {
+            const int64_t j = j0 + n * LEAF_MMA_N + leaf_acc_col(lane, i);
+            if (j >= seq.kv.used) continue;
+            const stw_hidden_rows r =
+                stw_hidden_rows_of(&p, &seq.q, stw_interval_at(&p, &seq.kv, tile.b, tile.h / p.group, j));
+            if (stw_is_hidden(&r, i0 + S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i))))
+                bits |= 1u << (n * LEAF_ACC + i);
+        }
+    return bits;
+}
+
 template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     typedef typename C::row_split S;
@@ -207,7 +266,14 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     dev_row_copy<typename C::rows, C::THREADS>::part(q, (const T *)p.q.data + dev_row(p.q, b, h, seq.q.first), p.q.seq,
                                                      i0, seq.q_low, seq.q_end, (int)p.head_dim_qk,
                                                      (l.vectors & STW_VECTOR_Q) != 0, (int)dev_thread());
+    const bool masked = (p.features & (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)) != 0;
+    attn_fwd_masks masks = {range.first - 32, 0, 0};
     for (int64_t kb = range.first; kb < range.end; ++kb) {
+        if (masked) {
+            if (kb - masks.first >= 32)
+                masks = attn_fwd_look<C>(p, seq, tile, kb, range.end, (int32_t *)(void *)scores, wave, lane);
+            if (!(masks.seen >> (kb - masks.first) & 1)) continue;
+        }
         int64_t j0 = kb * C::BN, kv_head = h / p.group;
         if (DEV_WAVE == 64) lane = dev_keep(lane); /* what is derived from it would fill registers over the loop */
         dev_barrier();
@@ -232,7 +298,10 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         s.clear();
         attn_fwd_mma_ABt<T>(s, q_tile, k_tile, flushed, wave, lane); /* S = Q K^T */
         dev_logit logit = dev_logit::of(p, seq, b, h, i0, j0);
-        attn_fwd_softmax<C>(s, state, mask, logit, keep, p.dropout_scale, wave, lane);
+        uint32_t hidden = 0;
+        if (masked && (masks.touched >> (kb - masks.first) & 1))
+            hidden = attn_fwd_hidden<C>(p, seq, tile, j0, wave, lane);
+        attn_fwd_softmax<C>(s, state, mask, logit, keep, p.dropout_scale, hidden, wave, lane);
         DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
             DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) o.v[0][n][i] *= state.fix[leaf_acc_slot(i)];
         DEV_UNROLL_FOR (int n = 0; n < C::score_split::NT; ++n)

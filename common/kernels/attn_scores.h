@@ -11,7 +11,8 @@
 #include "common/kernels/attn_dropout.h"
 
 /* What a main loop knows: nothing besides masks; dropout; a bias of the operands' type and its gradient;
- * everything, f32 outputs of 16-bit inputs among it; a softcap; ALiBi; as plain, in deterministic mode. */
+ * everything, f32 outputs of 16-bit inputs among it; a softcap; ALiBi; as plain, in deterministic mode; as plain, with
+ * interval and block masks. */
 enum {
     ATTN_PLAIN = 0,
     ATTN_DROPS = 1,
@@ -19,7 +20,13 @@ enum {
     ATTN_ALL = 7,
     ATTN_CAPPED = 8,
     ATTN_SLOPED = 16,
-    ATTN_ORDERED = 32
+    ATTN_ORDERED = 32,
+    ATTN_HIDDEN = 64
+};
+
+/* Main loops that know interval and block masks. */
+template <int MODE> struct attn_hides {
+    enum { yes = MODE == ATTN_ALL || MODE == ATTN_HIDDEN };
 };
 
 /* Shapes of one backward kernel: T, padded head dim, tile, stages, waves. Stages 0: one, with V in registers. */

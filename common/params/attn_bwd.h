@@ -18,25 +18,28 @@
 #endif
 
 /* Bits of stw_attn_params.features: what this problem uses, so that kernels test one word. */
-#define STW_FEAT_WINDOW_LEFT   0x0001u /* window_left is a bound                                       */
-#define STW_FEAT_WINDOW_RIGHT  0x0002u /* window_right is a bound (causal masks set it, at most 0)     */
-#define STW_FEAT_FIXED_SHIFT   0x0004u /* shift = fixed_shift; else Lk - Lq                            */
-#define STW_FEAT_BIAS          0x0008u
-#define STW_FEAT_ALIBI         0x0010u
-#define STW_FEAT_ALIBI_COLUMN  0x0020u
-#define STW_FEAT_SOFTCAP       0x0040u
-#define STW_FEAT_SINK          0x0080u
-#define STW_FEAT_DLSE          0x0100u
-#define STW_FEAT_DROPOUT       0x0200u
-#define STW_FEAT_GIVEN_DELTA   0x0400u
-#define STW_FEAT_WRITE_DELTA   0x0800u
-#define STW_FEAT_DETERMINISTIC 0x1000u
-#define STW_FEAT_PACKED_Q      0x2000u /* cu_seqlens_q numbers the rows of q, out, dout, dq            */
-#define STW_FEAT_PACKED_KV     0x4000u
-#define STW_FEAT_PACKED_LSE    0x8000u /* lse rows are numbered through the pack                       */
-#define STW_FEAT_PACKED_DLSE   0x10000u
-#define STW_FEAT_PACKED_DELTA  0x20000u
-#define STW_FEAT_USED_LENGTHS  0x40000u /* used_q and/or used_kv are given                             */
+#define STW_FEAT_WINDOW_LEFT      0x0001u /* window_left is a bound                                       */
+#define STW_FEAT_WINDOW_RIGHT     0x0002u /* window_right is a bound (causal masks set it, at most 0)     */
+#define STW_FEAT_FIXED_SHIFT      0x0004u /* shift = fixed_shift; else Lk - Lq                            */
+#define STW_FEAT_BIAS             0x0008u
+#define STW_FEAT_ALIBI            0x0010u
+#define STW_FEAT_ALIBI_COLUMN     0x0020u
+#define STW_FEAT_SOFTCAP          0x0040u
+#define STW_FEAT_SINK             0x0080u
+#define STW_FEAT_DLSE             0x0100u
+#define STW_FEAT_DROPOUT          0x0200u
+#define STW_FEAT_GIVEN_DELTA      0x0400u
+#define STW_FEAT_WRITE_DELTA      0x0800u
+#define STW_FEAT_DETERMINISTIC    0x1000u
+#define STW_FEAT_PACKED_Q         0x2000u /* cu_seqlens_q numbers the rows of q, out, dout, dq            */
+#define STW_FEAT_PACKED_KV        0x4000u
+#define STW_FEAT_PACKED_LSE       0x8000u /* lse rows are numbered through the pack                       */
+#define STW_FEAT_PACKED_DLSE      0x10000u
+#define STW_FEAT_PACKED_DELTA     0x20000u
+#define STW_FEAT_USED_LENGTHS     0x40000u  /* used_q and/or used_kv are given                             */
+#define STW_FEAT_INTERVALS        0x80000u  /* interval_form is not STW_INTERVALS_NONE                      */
+#define STW_FEAT_PACKED_INTERVALS 0x100000u /* keys of intervals are numbered through the pack          */
+#define STW_FEAT_BLOCK_MASK       0x200000u
 
 /* Rows of q go on with zeros up to a multiple of 16 bytes; times 2, 4, 8, 16: those of k, v, out, dout (the order of
  * common/attn_tensors.def). Copies in the workspace do. */
@@ -54,10 +57,22 @@ typedef struct stw_bias_param {
     int64_t batch, head, query, key;
 } stw_bias_param;
 
+typedef struct stw_interval_param {
+    const int32_t *data;
+    int64_t batch, head, key, bound;
+} stw_interval_param;
+
+typedef struct stw_block_mask_param {
+    const uint8_t *data;
+    int64_t batch, head, query, key;
+} stw_block_mask_param;
+
 typedef struct stw_attn_params {
     stw_tensor_param q, k, v, out, dout, dq, dk, dv; /* packed sides: batch stride 0 */
     stw_tensor_param lse, dlse, delta;
     stw_bias_param bias, dbias;
+    stw_interval_param intervals; /* PACKED_INTERVALS: batch stride 0 */
+    stw_block_mask_param block_mask;
     const float *alibi_slopes;
     const float *sink;
     float *dsink;
@@ -87,6 +102,8 @@ typedef struct stw_attn_params {
     uint32_t outputs, accumulate; /* STW_OUT_*                                                */
     uint32_t features;            /* STW_FEAT_*                                               */
     uint32_t units;               /* multiprocessors that a GPU's plan shares work among; 0: no matter */
+    uint32_t interval_form;       /* stw_attn_intervals                                                     */
+    uint32_t unused[3];           /* 0                                                                      */
 } stw_attn_params;
 
 STW_SHARED_FN int64_t stw_clamp_i64(int64_t value, int64_t low, int64_t high) {
@@ -102,7 +119,8 @@ STW_SHARED_FN int64_t stw_clamp_i64(int64_t value, int64_t low, int64_t high) {
 #endif
 STW_PARAMS_ASSERT(sizeof(void *) == 8, "device code and host code are 64-bit");
 STW_PARAMS_ASSERT(sizeof(stw_tensor_param) == 32 && sizeof(stw_bias_param) == 40, "tensor parameters");
+STW_PARAMS_ASSERT(sizeof(stw_interval_param) == 40 && sizeof(stw_block_mask_param) == 40, "parameters of masks");
 STW_PARAMS_ASSERT(offsetof(stw_attn_params, bias) == 11 * 32, "tensors first");
-STW_PARAMS_ASSERT(sizeof(stw_attn_params) == 768, "host and device agree on the parameter block");
+STW_PARAMS_ASSERT(sizeof(stw_attn_params) == 864, "host and device agree on the parameter block");
 
 #endif

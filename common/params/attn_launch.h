@@ -6,7 +6,7 @@
 #ifndef STW_COMMON_PARAMS_ATTN_LAUNCH_H
 #define STW_COMMON_PARAMS_ATTN_LAUNCH_H
 
-#include "attn_seq.h"
+#include "attn_hidden.h"
 
 /* Bits of stw_attn_launch.vectors: rows of the tensor start on 16-byte boundaries and are whole vectors. */
 #define STW_VECTOR_Q    0x01u
@@ -73,6 +73,20 @@ typedef struct stw_attn_launch {
                              order of the main loop's registers                                                */
     int64_t part_entries; /* entries of key_blocks                                                             */
     uint32_t part_cols, key_rows; /* columns of such sums, waves over their rows                               */
+    /* Interval and block masks. Tiles: of bn keys, as stw_hidden_tile numbers them. Heads: of the mask, 0 without it, 1
+     * where all share it. */
+    stw_hidden_block *hidden_blocks; /* a (head of intervals, tile); null: intervals are only checked        */
+    stw_hidden_rows *hidden_keys;    /* a (head of intervals, tile): bn keys                                  */
+    uint32_t *hidden_bits; /* a (head of the block mask, tile): which STW_MASK_BLOCK rows see keys of the mask's block
+                                with the tile's first key, then with its last one: hidden_words each          */
+    int64_t hidden_tiles, hidden_words; /* words of 32 bits                                                   */
+    uint32_t interval_heads, block_heads;
+    /* Masks in sm90's own main loop (attn_bwd_sm90_visible.h). */
+    void *visible_blocks;   /* a (key block, kv head with a mask of its own): which query rows see its keys     */
+    void *visible_words;    /* likewise visible_rows rows of visible_length words: which query blocks meet it   */
+    uint16_t *visible_next; /* deterministic: likewise, of each query block the next key block that adds to it;
+                               else null or, dense keys, the key blocks of a head, those with most steps first  */
+    uint32_t visible_heads, visible_rows, visible_length, unused;
 } stw_attn_launch;
 
 #if defined(__cplusplus)
@@ -152,6 +166,13 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 #define STW_SM90_SMEM(hd)                                                                                              \
     (((hd) + 63u) / 64u * 128u * (3u * 128u + 6u * STW_SM90_BM(hd)) + 2u * 256u * STW_SM90_BM(hd) +                    \
      3u * (2u * STW_SM90_BM(hd) + STW_STATS_PAD) * 4u + 128u * 8u + 96u + STW_WORK_TILE_BYTES)
+/* Its kernels of masks: bytes of a key block's keys and of a word of query blocks, 32; words of a row, at most. */
+#define STW_SM90_VISIBLE_BLOCK_BYTES (STW_KEY_BLOCK_BYTES + 128u * 24u)
+#define STW_SM90_VISIBLE_WORD_BYTES  16u
+#define STW_SM90_VISIBLE_NONE        0xFFFFu /* in visible_next */
+#define STW_SM90_VISIBLE_SORTED      2048    /* key blocks of a head that are sorted, at most */
+#define STW_SM90_VISIBLE_LENGTH      (1u << 15)
+#define STW_SM90_VISIBLE_GROUP       (1u << 10) /* query heads of a kv head, at most */
 /* Its loop for head_dim_qk to 192 and head_dim_v to 128: K and V of 128 keys, two stages of Q and statistics of 64
  * queries, one of dO, P and dS, dQ in f32, which queries see which key, the same things behind them. */
 #define STW_SM90_TALL_SMEM                                                                                             \
@@ -201,7 +222,7 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
     X(16x32_hd128, 4, 128, 16, 32, 2)                                                                                  \
     X(16x16_hd256, 4, 256, 16, 16, 1)
 
-STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 9 * 8 + 13 * 8 + 12 * 4, "host and device agree on the launch");
+STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 864 + 15 * 8 + 15 * 8 + 18 * 4, "host and device agree on the launch");
 STW_PARAMS_ASSERT(sizeof(stw_attn_launch) <= 4096, "fits the parameters of a kernel");
 
 #endif

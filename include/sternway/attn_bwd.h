@@ -97,6 +97,9 @@ typedef struct stw_attn_args {
      * alone. 0: as many as the context has, and never more than those. 0..1024. The results do not depend
      * on it. GPU backends check and ignore it. */
     int32_t cpu_threads;
+    const int32_t *intervals;  /**< with interval_form: [B, 1 or Hk, Sk, bounds], strides desc.intervals. A bound
+                                * lies in 0..the sequence's rows, with a q offset at 0 or above: see status_out */
+    const uint8_t *block_mask; /**< with BLOCK_MASK: [B, 1 or Hq, blocks of rows, blocks of keys] */
 } stw_attn_args;
 
 /** @name Bits of *status_out
@@ -108,6 +111,7 @@ typedef struct stw_attn_args {
 #define STW_DATA_USED_Q        0x04 /**< negative or above the sequence's length                            */
 #define STW_DATA_USED_KV       0x08 /**< the same of the keys                                               */
 #define STW_DATA_OFFSETS       0x10 /**< beyond +-2^40                                                      */
+#define STW_DATA_INTERVALS     0x20 /**< a bound below 0 or, without a q offset, above the sequence's rows  */
 /** @} */
 
 /** Checks the descriptor and chooses kernels. Planning is the support query: what a plan accepts, the run

@@ -41,6 +41,36 @@ typedef struct stw_bias_strides {
     int64_t key;   /**< 1 or 0                                        */
 } stw_bias_strides;
 
+/** Intervals of query rows that do not see a key, [B, 1 or Hk, Sk, bounds] of int32; see stw_attn_intervals. Any
+ * strides >= 0, 0 is a broadcast. Packed keys: a batch stride of 0 means keys are numbered through the pack, else
+ * local keys. */
+typedef struct stw_interval_strides {
+    int64_t batch; /**< from one batch (packed: sequence) to the next                          */
+    int64_t head;  /**< from one key head to the next; 0: one mask for all heads               */
+    int64_t key;   /**< from one key to the next                                               */
+    int64_t bound; /**< from one bound of a key to its next                                    */
+} stw_interval_strides;
+
+/** Blocks of STW_MASK_BLOCK query rows and keys that are hidden: see stw_attn_desc.block_mask. */
+typedef struct stw_block_mask_strides {
+    int64_t batch; /**< from one batch (packed: sequence) to the next                          */
+    int64_t head;  /**< from one query head to the next; 0: one mask for all heads             */
+    int64_t query; /**< from one block of rows to the next                                     */
+    int64_t key;   /**< from one block of keys to the next                                     */
+} stw_block_mask_strides;
+
+/** Which query rows do not see key j, by the bounds c0, c1, ... of that key; i is the row's position, local row +
+ * q offset. They come on top of `mask` and windows. An interval that ends before it begins hides nothing. These are the
+ * column forms of FlashMask: lower-triangle start and end, upper-triangle start and end. */
+typedef enum stw_attn_intervals {
+    STW_INTERVALS_NONE = 0,        /**< there is no such mask                                  */
+    STW_INTERVALS_FROM = 1,        /**< 1 bound: i >= c0                                       */
+    STW_INTERVALS_RANGE = 2,       /**< 2 bounds: c0 <= i < c1                                 */
+    STW_INTERVALS_FROM_BELOW = 3,  /**< 2 bounds: i >= c0 or i < c1                            */
+    STW_INTERVALS_RANGE_BELOW = 4, /**< 3 bounds: c0 <= i < c1 or i < c2                       */
+    STW_INTERVALS_TWO_RANGES = 5   /**< 4 bounds: c0 <= i < c1 or c2 <= i < c3                 */
+} stw_attn_intervals;
+
 /** Which keys j a query i sees; windows come on top. */
 typedef enum stw_attn_mask {
     STW_MASK_NONE = 0,               /**< all                                             */
@@ -98,7 +128,11 @@ typedef enum stw_deterministic {
 #define STW_ATTN_PACKED_KV        0x1000u /**< k and v are packed with cu_seqlens_kv, 0 rows included */
 #define STW_ATTN_HAS_DIM_STRIDES  0x2000u /**< `dim` is meant, zeros included; else head_dim is contiguous */
 #define STW_ATTN_ANY_ADDRESS      0x4000u /**< inputs start off 16 bytes: GPUs copy all where that is faster */
+#define STW_ATTN_BLOCK_MASK       0x8000u /**< args.block_mask hides blocks of STW_MASK_BLOCK rows and keys */
 /** @} */
+
+/** Rows and keys of a block of STW_ATTN_BLOCK_MASK. */
+#define STW_MASK_BLOCK 128
 
 /** The shape class of a problem. One plan serves every call of its class; in a packed class every batch
  * within max_seq_*, total_* and batch. Sizes: batch, max_seq_* >= 0; heads 1..2^20, heads_q a multiple of
@@ -174,10 +208,18 @@ typedef struct stw_attn_desc {
      * Finite. (Without either the scale is 1/sqrt(head_dim_qk) in f64.) */
     double scale_f64;
     double softcap_f64; /**< likewise instead of `softcap`; finite, > 0 */
+
+    stw_attn_intervals interval_form; /**< which bounds a key has; NONE: args.intervals is not looked at */
+    stw_interval_strides intervals;   /**< of args.intervals                                             */
+    /** Of args.block_mask, with BLOCK_MASK: bytes [B, 1 or Hq, ceil(max_seq_q/128), ceil(max_seq_kv/128)], 0 hides the
+     * block and any other value leaves it to the other masks. Local rows and keys, also when packed; any strides >= 0,
+     * 0 is a broadcast. */
+    stw_block_mask_strides block_mask;
 } stw_attn_desc;
 
 /** Fills every stride of a descriptor whose sizes are set: contiguous [B,S,H,D]. LSE-shaped tensors are
- * [B,H,S] or [H,T]; the bias and dbias [B,H,max_seq_q,max_seq_kv].
+ * [B,H,S] or [H,T]; the bias and dbias [B,H,max_seq_q,max_seq_kv]. With interval_form: intervals [B,1,Sk,bounds] or
+ * [1,1,T,bounds]; with BLOCK_MASK: block_mask [B,1,blocks of rows,blocks of keys].
  * @param desc  its sizes are read, its strides are set
  * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_bshd(stw_attn_desc *desc);

@@ -25,6 +25,8 @@ typedef enum role {
     K_OFFSETS,
     SEED,
     OFFSET,
+    INTERVALS,
+    BLOCK_MASK,
     DQ,
     DK,
     DV,
@@ -65,6 +67,8 @@ static const role_info roles[ROLES] = {
     [K_OFFSETS] = {"k_offsets", AT(k_offsets), STW_I64, 0},
     [SEED] = {"dropout_seed_ptr", AT(dropout_seed_ptr), STW_I64, 0},
     [OFFSET] = {"dropout_offset_ptr", AT(dropout_offset_ptr), STW_I64, 0},
+    [INTERVALS] = {"intervals", AT(intervals), STW_I32, 0},
+    [BLOCK_MASK] = {"block_mask", AT(block_mask), STW_U8, 0},
     [DQ] = {"dq", AT(dq), 0, 1},
     [DK] = {"dk", AT(dk), 0, 1},
     [DV] = {"dv", AT(dv), 0, 1},
@@ -85,7 +89,7 @@ typedef struct option {
     const stw_py_field *field;
 } option;
 
-enum { MAX_Q = 10, MAX_KV };
+enum { MAX_Q = 11, MAX_KV };
 static option options[] = {
     {"mask", IN_DESC, 0, NULL},
     {"window_left", IN_DESC, STW_ATTN_HAS_WINDOW_LEFT, NULL},
@@ -97,6 +101,7 @@ static option options[] = {
     {"batch_offset", IN_DESC, 0, NULL},
     {"head_offset", IN_DESC, 0, NULL},
     {"heads_total", IN_DESC, 0, NULL},
+    {"interval_form", IN_DESC, 0, NULL},
     [MAX_Q] = {"max_seq_q", IN_DESC, 0, NULL},
     {"max_seq_kv", IN_DESC, 0, NULL},
     {"q_offset", IN_ARGS, 0, NULL},
@@ -460,6 +465,45 @@ static int read_bias(call *call) {
     return 0;
 }
 
+/* Intervals [batch or 1, key heads or 1, keys, bounds], the keys of a pack [1, heads or 1, rows, bounds]; a block mask
+ * [batch or 1, heads or 1, blocks of rows, blocks of keys]. */
+static int read_masks(call *call) {
+    static const int64_t bounds[] = {0, 1, 2, 2, 3, 4};
+    stw_attn_desc *desc = &call->desc;
+    const stw_py_array *intervals = &call->arrays[INTERVALS], *blocks = &call->arrays[BLOCK_MASK];
+    if (call->given[INTERVALS] != (desc->interval_form != STW_INTERVALS_NONE)) {
+        stw_py_invalid("%s: %s", call->who,
+                       call->given[INTERVALS] ? "interval_form is required beside intervals"
+                                              : "intervals is required beside interval_form");
+        return -1;
+    }
+    if (call->given[INTERVALS] && (unsigned)desc->interval_form <= STW_INTERVALS_TWO_RANGES) {
+        const int64_t full[] = {call->packed ? 1 : desc->batch, desc->heads_kv,
+                                call->packed ? desc->total_kv : desc->max_seq_kv, bounds[desc->interval_form]};
+        int64_t *to[] = {&desc->intervals.batch, &desc->intervals.head, &desc->intervals.key, &desc->intervals.bound};
+        bool fits = intervals->rank == 4;
+        for (int i = 0; fits && i < 4; ++i) {
+            fits = intervals->shape[i] == full[i] || (i < 2 && intervals->shape[i] == 1);
+            *to[i] = intervals->shape[i] == 1 ? 0 : intervals->strides[i];
+        }
+        if (!fits)
+            return wrong_shape(call, INTERVALS,
+                               call->packed ? "[1, key heads or 1, rows of keys, bounds of the form]"
+                                            : "[batch or 1, key heads or 1, keys, bounds of the form]");
+    }
+    if (!call->given[BLOCK_MASK]) return 0;
+    const int64_t full[] = {desc->batch, desc->heads_q, (desc->max_seq_q + STW_MASK_BLOCK - 1) / STW_MASK_BLOCK,
+                            (desc->max_seq_kv + STW_MASK_BLOCK - 1) / STW_MASK_BLOCK};
+    int64_t *to[] = {&desc->block_mask.batch, &desc->block_mask.head, &desc->block_mask.query, &desc->block_mask.key};
+    desc->flags |= STW_ATTN_BLOCK_MASK;
+    bool fits = blocks->rank == 4;
+    for (int i = 0; fits && i < 4; ++i) {
+        fits = blocks->shape[i] == full[i] || (i < 2 && blocks->shape[i] == 1);
+        *to[i] = blocks->shape[i] == 1 ? 0 : blocks->strides[i];
+    }
+    return fits ? 0 : wrong_shape(call, BLOCK_MASK, "[batch or 1, heads or 1, blocks of 128 rows, blocks of 128 keys]");
+}
+
 /* One number a head, or a head and batch. */
 static int check_heads(const call *call, role role, bool batches) {
     const stw_attn_desc *desc = &call->desc;
@@ -533,13 +577,13 @@ static int read_desc(call *call, int layout) {
     const dims *dims = &layouts[layout];
     if (read_sizes(call, dims) || read_rows(call, dims) || read_row_numbers(call, LSE, &call->desc.lse) ||
         read_row_numbers(call, DLSE, &call->desc.dlse) || read_row_numbers(call, DELTA, &call->desc.delta) ||
-        read_bias(call) || read_vectors(call) || read_numbers(call))
+        read_bias(call) || read_masks(call) || read_vectors(call) || read_numbers(call))
         return -1;
     return 0;
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------------- */
-static void begin(call *call, const char *who, bool forward) { /* arrays are left as they are: 26 of them are 5 KiB */
+static void begin(call *call, const char *who, bool forward) { /* arrays are left as they are: 30 of them are 6 KiB */
     call->who = who;
     call->forward = forward;
     memset(&call->desc, 0, sizeof call->desc); /* with what lies between fields: kept plans are found by all bytes */

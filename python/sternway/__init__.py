@@ -3,7 +3,7 @@
 
     gradients = sternway.attn_bwd(dout, q, k, v, out, lse, mask="causal")     # numpy, CuPy, JAX arrays, torch tensors
 
-sternway.jagged has the nested operations, sternway.torch the PyTorch operators and the drop-in (`enable()`),
+sternway.masks makes masks of documents, prefixes and trees, sternway.jagged has the nested operations, sternway.torch the PyTorch operators and the drop-in (`enable()`),
 sternway.flash_attn the functions of the flash-attn package. Everything of the C interface is here too: Context,
 AttnDesc, AttnArgs, JaggedDesc, JaggedArgs and the plans of a Context; attributes are the C fields
 (include/sternway/*.h)."""
@@ -13,7 +13,7 @@ import importlib
 from types import ModuleType
 from typing import Callable
 
-from . import jagged
+from . import jagged, masks
 from ._context import Context
 from ._describe import attn_desc
 from ._native import (AttnArgs, AttnDesc, ContextOpts, DeviceInfo, DeviceLostError, DriverError, Error, ForkedError,
@@ -25,7 +25,7 @@ from ._native import version as _version
 from .attention import Gradients, attn_bwd, attn_fwd, dropout_mask
 from .buffer import Buffer
 from .enums import (AttnFlag, Axis, Backend, ContextFlag, Data, Deterministic, DropoutMap, DType, JaggedData, JaggedDim,
-                    JaggedFlag, JaggedOp, JaggedOut, LogLevel, Mask, Memory, Out, Status, Storage)
+                    IntervalForm, JaggedFlag, JaggedOp, JaggedOut, LogLevel, Mask, Memory, Out, Status, Storage)
 from .report import explain, explain_jagged, info
 
 __version__: str = _version()
@@ -53,10 +53,10 @@ def __dir__() -> list[str]:
 __all__ = [
     "AttnArgs", "AttnDesc", "AttnFlag", "Axis", "Backend", "Buffer", "Context", "ContextFlag", "ContextOpts", "DType",
     "Data", "Deterministic", "DeviceInfo", "DeviceLostError", "DriverError", "DropoutMap", "Error", "ForkedError",
-    "Gradients", "ImageInfo", "InternalError", "InvalidError", "JaggedArgs", "JaggedData", "JaggedDesc", "JaggedDim",
+    "Gradients", "ImageInfo", "InternalError", "IntervalForm", "InvalidError", "JaggedArgs", "JaggedData", "JaggedDesc", "JaggedDim",
     "JaggedFlag", "JaggedOp", "JaggedOut", "LogLevel", "Mask", "Memory", "NoDeviceError", "NoDriverError",
     "NoImageError",
     "NoMemoryError", "Out", "Plan", "Status", "Storage", "UnsupportedError", "WorkspaceError", "attn_bwd", "attn_desc",
     "attn_fwd", "devices", "dropout_mask", "embedded_images", "explain", "explain_jagged", "info", "jagged",
     "last_error",
-    "layout_bhsd", "layout_bshd", "layout_thd", "mask_from_flash", "set_log", "status_name"]
+    "layout_bhsd", "layout_bshd", "layout_thd", "mask_from_flash", "masks", "set_log", "status_name"]

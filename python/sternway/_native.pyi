@@ -74,6 +74,9 @@ class AttnDesc:
     dim: Triple
     scale_f64: float
     softcap_f64: float
+    interval_form: int
+    intervals: Triple
+    block_mask: Triple
     def __init__(self, **fields: Any) -> None: ...
     def copy(self) -> AttnDesc: ...
 
@@ -111,6 +114,8 @@ class AttnArgs:
     dsink: Any
     status_out: Any
     cpu_threads: int
+    intervals: Any
+    block_mask: Any
     def __init__(self, **fields: Any) -> None: ...
     def copy(self) -> AttnArgs: ...
 
@@ -287,6 +292,7 @@ ENUMS: dict[str, dict[str, int]]
 ATTN_ALIBI: int
 ATTN_ALIBI_COLUMN: int
 ATTN_ANY_ADDRESS: int
+ATTN_BLOCK_MASK: int
 ATTN_DLSE: int
 ATTN_GIVEN_DELTA: int
 ATTN_HAS_DIM_STRIDES: int
@@ -314,6 +320,7 @@ BSHD: int
 CONTEXT_HAS_DEVICE: int
 DATA_CU_SEQLENS_KV: int
 DATA_CU_SEQLENS_Q: int
+DATA_INTERVALS: int
 DATA_OFFSETS: int
 DATA_USED_KV: int
 DATA_USED_Q: int
@@ -347,6 +354,12 @@ I16: int
 I32: int
 I64: int
 I8: int
+INTERVALS_FROM: int
+INTERVALS_FROM_BELOW: int
+INTERVALS_NONE: int
+INTERVALS_RANGE: int
+INTERVALS_RANGE_BELOW: int
+INTERVALS_TWO_RANGES: int
 JAGGED_ATTENTION: int
 JAGGED_DATA_BASES: int
 JAGGED_DATA_INDEX: int

@@ -7,10 +7,11 @@ from typing import Any, Callable, TypedDict
 from . import _native
 from ._arrays import address_of_stream
 from ._context import number
-from .enums import DropoutMap, Mask, Out
+from .enums import DropoutMap, IntervalForm, Mask, Out
 
 LAYOUTS: dict[str, int] = {"bhsd": _native.BHSD, "bshd": _native.BSHD, "thd": _native.THD}
 MASKS: dict[str, int] = {item.name.lower(): int(item) for item in Mask} | {"causal": int(Mask.CAUSAL_BOTTOM_RIGHT)}
+FORMS: dict[str, int] = {item.name.lower(): int(item) for item in IntervalForm}
 MAPS: dict[str, int] = {item.name.lower(): int(item) for item in DropoutMap}
 GRADIENTS: dict[str, int] = {item.name.lower(): int(item) for item in Out if item.name}
 _ALL_GRADIENTS = sum(GRADIENTS.values())
@@ -28,6 +29,9 @@ class Score(TypedDict, total=False):
       softcap           c of c*tanh(x/c)
       bias              [B|1, Hq|1, Sq|1, Sk|1], of q's type or f32, added and not multiplied by scale; bool or uint8:
                         False hides the pair
+      intervals         [B|1, Hk|1, Sk, bounds] int32 (packed [1, Hk|1, T, bounds]): rows that do not see a key, with
+                        interval_form, an IntervalForm or its name; sternway.masks makes them
+      block_mask        [B|1, Hq|1, Sq/128, Sk/128] bool or uint8: False hides the block
       alibi_slopes      [Hq] or [B,Hq] f32: S += -slope*|i + shift - j|
       sink              [Hq] f32, a logit a head
       dlse              as lse: the gradient that flows into LSE (backward)
@@ -54,6 +58,9 @@ class Score(TypedDict, total=False):
     scale: float | None
     softcap: float | None
     bias: Any
+    intervals: Any
+    interval_form: str | int | None
+    block_mask: Any
     alibi_slopes: Any
     sink: Any
     dlse: Any
@@ -118,6 +125,10 @@ def _map(options: dict[str, Any], value: str | int) -> None:
     options["dropout_map"] = number(MAPS, value, "dropout_map")
 
 
+def _form(options: dict[str, Any], value: str | int) -> None:
+    options["interval_form"] = number(FORMS, value, "interval_form")
+
+
 def _accumulate(options: dict[str, Any], value: str | tuple[str, ...] | int) -> None:
     options["accumulate"] = output_bits(value, "accumulate")
 
@@ -132,7 +143,7 @@ def _stream(options: dict[str, Any], value: Any) -> None:
 
 
 _named: dict[str, Callable[[dict[str, Any], Any], None]] = {
-    "mask": _mask, "window": _window, "dropout_map": _map, "accumulate": _accumulate, "stream": _stream,
+    "mask": _mask, "window": _window, "dropout_map": _map, "interval_form": _form, "accumulate": _accumulate, "stream": _stream,
     "causal": _causal, "is_causal": _causal}
 
 

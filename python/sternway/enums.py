@@ -68,6 +68,16 @@ class Mask(enum.IntEnum):
     CAUSAL_BOTTOM_RIGHT = c.MASK_CAUSAL_BOTTOM_RIGHT
 
 
+class IntervalForm(enum.IntEnum):
+    """stw_attn_intervals."""
+    NONE = c.INTERVALS_NONE
+    FROM = c.INTERVALS_FROM
+    RANGE = c.INTERVALS_RANGE
+    FROM_BELOW = c.INTERVALS_FROM_BELOW
+    RANGE_BELOW = c.INTERVALS_RANGE_BELOW
+    TWO_RANGES = c.INTERVALS_TWO_RANGES
+
+
 class DropoutMap(enum.IntEnum):
     """stw_dropout_map."""
     PHILOX = c.DROPOUT_PHILOX
@@ -157,6 +167,7 @@ class AttnFlag(enum.IntFlag):
     PACKED_KV = c.ATTN_PACKED_KV
     HAS_DIM_STRIDES = c.ATTN_HAS_DIM_STRIDES
     ANY_ADDRESS = c.ATTN_ANY_ADDRESS
+    BLOCK_MASK = c.ATTN_BLOCK_MASK
 
 
 class Data(enum.IntFlag):
@@ -166,6 +177,7 @@ class Data(enum.IntFlag):
     USED_Q = c.DATA_USED_Q
     USED_KV = c.DATA_USED_KV
     OFFSETS = c.DATA_OFFSETS
+    INTERVALS = c.DATA_INTERVALS
 
 
 class JaggedOut(enum.IntFlag):

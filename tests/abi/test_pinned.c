@@ -46,6 +46,10 @@ _Static_assert(STW_BACKEND_CPU == 1 && STW_BACKEND_CUDA == 2 && STW_BACKEND_HIP 
 _Static_assert(STW_MEMORY_HOST == 1 && STW_MEMORY_DEVICE == 2 && STW_MEMORY_BUFFERS == 3, "memory kinds");
 _Static_assert(STW_MASK_CAUSAL_TOP_LEFT == 1 && STW_MASK_CAUSAL_BOTTOM_RIGHT == 2, "masks");
 _Static_assert(STW_DROPOUT_MEM_EFF == 1 && STW_DROPOUT_FLASH2 == 2, "dropout maps");
+_Static_assert(STW_INTERVALS_NONE == 0 && STW_INTERVALS_FROM == 1 && STW_INTERVALS_RANGE == 2 &&
+                   STW_INTERVALS_FROM_BELOW == 3 && STW_INTERVALS_RANGE_BELOW == 4 && STW_INTERVALS_TWO_RANGES == 5 &&
+                   STW_ATTN_BLOCK_MASK == 0x8000 && STW_MASK_BLOCK == 128 && STW_DATA_INTERVALS == 0x20,
+               "masks in memory");
 _Static_assert(STW_OUT_DQ == 1 && STW_OUT_DSINK == 16, "outputs");
 _Static_assert(STW_ATTN_HAS_SCALE == 1 && STW_ATTN_DLSE == 0x400, "flags");
 
@@ -62,7 +66,10 @@ _Static_assert(offsetof(stw_attn_desc, batch) == 32 && offsetof(stw_attn_desc, q
 _Static_assert(offsetof(stw_attn_desc, lse) == 296 && offsetof(stw_attn_desc, bias) == 368, "descriptor");
 _Static_assert(offsetof(stw_attn_desc, heads_total) == 520, "descriptor");
 _Static_assert(offsetof(stw_attn_desc, dim) == STW_SIZE_ATTN_DESC_0_1 && offsetof(stw_attn_desc, scale_f64) == 568 &&
-                   sizeof(stw_attn_desc) == 584 && offsetof(stw_attn_args, cpu_threads) == STW_SIZE_ATTN_ARGS_0_1 &&
+                   offsetof(stw_attn_desc, interval_form) == 584 && offsetof(stw_attn_desc, intervals) == 592 &&
+                   offsetof(stw_attn_desc, block_mask) == 624 && sizeof(stw_attn_desc) == 656 &&
+                   offsetof(stw_attn_args, cpu_threads) == STW_SIZE_ATTN_ARGS_0_1 &&
+                   offsetof(stw_attn_args, intervals) == 248 && offsetof(stw_attn_args, block_mask) == 256 &&
                    offsetof(stw_jagged_args, cpu_threads) == STW_SIZE_JAGGED_ARGS_0_1,
                "what came after 0.1");
 _Static_assert(offsetof(stw_attn_args, q) == 8 && offsetof(stw_attn_args, status_out) == 232, "arguments");

@@ -23,11 +23,11 @@ def check(what, missing):
 
 
 # docs/specification.md section 2, written out: what the suite no longer has must be missed, not left out of the crossings.
-ROWS = set("""plain head_dims wide_heads layout alignment broadcast varlen used_lengths empty mask_causal_tl mask_causal_br mask_window mask_shift bias dbias mask_bytes alibi
+ROWS = set("""intervals interval_tiles block_mask plain head_dims wide_heads layout alignment broadcast varlen used_lengths empty mask_causal_tl mask_causal_br mask_window mask_shift bias dbias mask_bytes alibi
     alibi_column softcap sink dlse gqa dropout dropout_mem_eff dropout_flash2 deterministic outputs grad_dtype accumulate
     offsets shard lse_layout delta data nan_lse beyond_range forward bugs pairs parts few_rows""".split())
 FEATURES = set("""causal window shift bias bytes dbias alibi softcap sink dlse delta_in delta_out dropout mem_eff flash2 det used
-    varlen gqa cross unequal_dims grads wide accumulate pointer offsets shard lse_heads skew data scale""".split())
+    intervals blockmask varlen gqa cross unequal_dims grads wide accumulate pointer offsets shard lse_heads skew data scale""".split())
 NESTED = {"jagged_" + op for op in """matmul linear softmax log_softmax sum select gelu gelu_tanh threshold silu layer_norm rms_norm reshape
     to_padded from_padded attention""".split()}
 
@@ -51,7 +51,8 @@ def attention(line):
             "shift": "shift" in keys, "bytes": any(o.startswith("biasu8") for o in options),
             "bias": bool({"bias", "biasf"} & keys) or any(o.startswith("bias") for o in options),
             "dbias": any(o.startswith("grads_") and "b" in o[6:] for o in options), "alibi": "alibi" in keys,
-            "softcap": "softcap" in keys, "sink": "sink" in keys, "dlse": "dlse" in keys, "delta_in": "delta_in" in options,
+            "softcap": "softcap" in keys, "intervals": any(o.startswith("intervals_") for o in options),
+            "blockmask": "blockmask" in options, "sink": "sink" in keys, "dlse": "dlse" in keys, "delta_in": "delta_in" in options,
             "delta_out": "delta_out" in options, "dropout": "dropout" in keys, "mem_eff": "map_mem_eff" in options,
             "flash2": "map_flash2" in options, "det": "det" in options,
             "used": bool({"used", "lens_q", "lens_kv", "lens_zero"} & set(options)),

@@ -134,6 +134,34 @@ static void *bias(binder *b, stw_bias_strides s, stw_dtype dtype, int output) {
     return at;
 }
 
+/* Any bounds: those that are out of range are refused. */
+static void *intervals(binder *b) {
+    const stw_attn_desc *d = b->d;
+    static const double bounds[] = {0, 1, 2, 2, 3, 4};
+    const int through = stw_attn_is_packed(d, 1) && d->intervals.batch == 0;
+    const double extents[4] = {through ? 1 : (double)d->batch, (double)d->heads_kv,
+                               (double)(through ? d->total_kv : d->max_seq_kv), bounds[d->interval_form]};
+    const int64_t strides[4] = {d->intervals.batch, d->intervals.head, d->intervals.key, d->intervals.bound};
+    int32_t *at = regions_add(b->all, span(extents, strides, 4) * sizeof *at, b->skew * sizeof *at, 0);
+    const reader start = b->content;
+    for (size_t n = 0; at && n < b->all->list[b->all->count - 1].bytes / sizeof *at; ++n) {
+        if (b->content.at == b->content.end) b->content = start;
+        at[n] = b->content.at < b->content.end ? *b->content.at++ % (1 + (int32_t)d->max_seq_q) : 0;
+    }
+    b->content = start;
+    return at;
+}
+
+static void *block_mask(binder *b) {
+    const stw_attn_desc *d = b->d;
+    const double extents[4] = {(double)d->batch, (double)d->heads_q, (double)((d->max_seq_q + 127) / 128),
+                               (double)((d->max_seq_kv + 127) / 128)};
+    const int64_t strides[4] = {d->block_mask.batch, d->block_mask.head, d->block_mask.query, d->block_mask.key};
+    void *at = regions_add(b->all, span(extents, strides, 4), b->skew, 0);
+    fill(b, at);
+    return at;
+}
+
 static void *numbers(binder *b, double count, int output) {
     const size_t size = size_of(number_of(b->d));
     return regions_add(b->all, count * (double)size, b->skew * (unsigned)size, output);
@@ -197,6 +225,8 @@ int regions_bind(regions *all, const stw_attn_desc *d, int forward, reader conte
         a->sink = numbers(&b, (double)d->heads_q, 0);
         fill(&b, (void *)(uintptr_t)a->sink);
     }
+    if (d->interval_form) a->intervals = intervals(&b);
+    if (d->flags & STW_ATTN_BLOCK_MASK) a->block_mask = block_mask(&b);
     bind_lengths(&b, a);
     a->status_out = regions_add(all, 4, skew * 4, 2);
     return all->total <= MEMORY_CAP;

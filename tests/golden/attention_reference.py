@@ -162,10 +162,41 @@ def bias_block(bias, seq):
     return part
 
 
+def hidden_rows(form, bounds, i):
+    """bool [Hk or 1, Lq, Lk]: rows i that the bounds [Hk or 1, Lk, n] of each key hide, as FlashMask's column forms do."""
+    c = [bounds[:, None, :, n] for n in range(bounds.shape[-1])]
+    i = i[None, :, None]
+    return {"from": lambda: i >= c[0], "range": lambda: (i >= c[0]) & (i < c[1]),
+            "from_below": lambda: (i >= c[0]) | (i < c[1]), "range_below": lambda: ((i >= c[0]) & (i < c[1])) | (i < c[2]),
+            "two_ranges": lambda: ((i >= c[0]) & (i < c[1])) | ((i >= c[2]) & (i < c[3]))}[form]()
+
+
+def unhidden(problem, seq):
+    """bool [Hq or 1, Lq, Lk]: the pairs that intervals and a block mask leave; None: there are neither."""
+    t, shown = problem.tensors, None
+    group = t["q"].shape[-2] // t["k"].shape[-2]
+    if "intervals" in t:
+        bounds = t["intervals"][0 if problem.varlen else seq.index]
+        first = int(t["cu_seqlens_k"][seq.index]) if problem.varlen else 0
+        bounds = bounds[:, first:first + seq.length_k].long()
+        i = torch.arange(seq.length_q) + seq.offset_q
+        shown = ~hidden_rows(problem.meta["interval_form"], bounds, i)
+        shown = shown.repeat_interleave(group, 0) if shown.shape[0] > 1 else shown
+    if "block_mask" in t:
+        blocks = t["block_mask"][seq.index] != 0
+        blocks = blocks.repeat_interleave(128, 1).repeat_interleave(128, 2)[:, :seq.length_q, :seq.length_k]
+        shown = blocks if shown is None else shown & blocks
+    return shown
+
+
 def shown_block(problem, seq):
-    """Pairs that a bias of bytes lets be seen, [H or 1, Lq or 1, Lk or 1] of truth values; None: there is no such bias."""
-    bias = problem.tensors.get("bias")
-    return None if bias is None or bias.is_floating_point() else bias_block(bias, seq) != 0
+    """Pairs that a bias of bytes, intervals and a block mask let be seen, [H or 1, Lq or 1, Lk or 1] of truth values;
+    None: there is none of them."""
+    bias, shown = problem.tensors.get("bias"), unhidden(problem, seq)
+    if bias is None or bias.is_floating_point():
+        return shown
+    bias = bias_block(bias, seq) != 0
+    return bias if shown is None else shown & bias
 
 
 def seen_only(tensor, seen):

@@ -271,6 +271,59 @@ def byte_cases(g):
           dropout_offset=3, deterministic=1)
 
 
+def interval_cases(g):
+    """Masks in memory: every form of intervals as documents, prefixes, trees, windows, padding and at random, for all
+    heads or each; block masks. Each as a dense boolean mask gives it."""
+    def bounds(B, heads, Sk, *columns):
+        return torch.stack([torch.as_tensor(c, dtype=torch.int32).expand(B, heads, Sk) for c in columns], -1).contiguous()
+
+    def documents(lengths):
+        ends = np.cumsum(lengths)
+        return np.repeat(ends - lengths, lengths), np.repeat(ends, lengths)
+
+    def drawn(name, *shape, most):
+        random = np.random.Generator(np.random.Philox(zlib.crc32(name.encode())))
+        return torch.from_numpy(random.integers(0, most + 1, shape).astype(np.int32))
+
+    start, end = documents(np.array([20, 1, 30, 14]))
+    j = np.arange(65)
+    g.add("causal_documents", "bf16", (2, 65), heads=(4, 2), D=8, mask="causal_br", interval_form="from",
+          extra={"intervals": bounds(2, 1, 65, end)})
+    g.add("documents", "f32", (1, 65), heads=(2, 1), D=8, interval_form="from_below", extra={"intervals": bounds(1, 1, 65, end, start)})
+    g.add("prefix", "f16", (1, 65), heads=(2, 2), D=16, interval_form="from_below",
+          extra={"intervals": bounds(1, 1, 65, np.full(65, 65), np.where(j < 23, 0, j))})
+    g.add("causal_by_intervals", "f32", (1, 65), D=8, interval_form="from_below", extra={"intervals": bounds(1, 1, 65, np.full(65, 65), j)})
+    g.add("sliding_with_sinks", "bf16", (1, 65), heads=(2, 2), D=16, mask="causal_br", interval_form="from",
+          extra={"intervals": bounds(1, 1, 65, np.where(j < 4, 65, np.minimum(j + 9, 65)))})
+    branch_end = np.where(j < 25, 65, np.minimum(25 + (j - 25) // 10 * 10 + 10, 65))
+    g.add("tree", "f32", (1, 65), heads=(2, 1), D=8, mask="causal_br", interval_form="from", extra={"intervals": bounds(1, 1, 65, branch_end)})
+    g.add("padding", "f16", (2, 33), (2, 40), heads=(2, 2), D=8, interval_form="range",
+          extra={"intervals": bounds(2, 1, 40, np.zeros(40), np.where((np.arange(40) < 5) | (np.arange(40) >= 37), 33, 0))})
+    g.add("dead_rows", "f32", (1, 33), (1, 40), heads=(2, 2), D=8, interval_form="range_below", dlse=True, sink=[0.5, -INF],
+          extra={"intervals": bounds(1, 1, 40, np.full(40, 9), np.full(40, 13), np.full(40, 2))})
+    for form, count in (("from", 1), ("range", 2), ("from_below", 2), ("range_below", 3), ("two_ranges", 4)):
+        name = f"random_{form}"
+        g.add(name, "bf16", (2, 33), (2, 40), heads=(4, 2), D=4, interval_form=form,
+              extra={"intervals": drawn(name, 2, 2, 40, count, most=33)})
+    g.add("random_all_features", "f32", (2, 33), (2, 40), heads=(4, 2), D=12, Dv=7, interval_form="two_ranges", mask="causal_br",
+          bias=(1, 4, 33, 40), alibi="h", softcap=3.3, sink=[0.5, -1.25, 2.0, 0.0], dlse=True, dropout_p=0.2, dropout_seed=7,
+          dropout_offset=0, extra={"intervals": drawn("random_all_features", 2, 2, 40, 4, most=33)})
+    g.add("random_offset", "f32", (1, 33), (1, 40), heads=(2, 1), D=8, interval_form="two_ranges", mask="causal_tl", q_offset=70,
+          k_offset=60, extra={"intervals": drawn("random_offset", 1, 1, 40, 4, most=33) + 70})
+    g.add("random_varlen", "f16", [17, 0, 20], [12, 33, 20], heads=(4, 2), D=8, interval_form="from_below",
+          extra={"intervals": torch.where(torch.tensor([1] * 12 + [0] * 33 + [1] * 20, dtype=bool)[:, None],
+                                           drawn("random_varlen", 1, 2, 65, 2, most=17), 0)})
+    g.add("random_used", "f32", (2, 17), (2, 33), heads=(2, 1), D=8, used=([9, 17], [20, 1]), mask="causal_br", interval_form="range",
+          extra={"intervals": drawn("random_used", 2, 1, 33, 2, most=17)})
+    g.add("random_f64", "f64", (2, 17), (2, 33), heads=(4, 2), D=8, interval_form="two_ranges",
+          extra={"intervals": drawn("random_f64", 2, 2, 33, 4, most=17)})
+    g.add("blocks", "bf16", (1, 130), (1, 260), heads=(1, 1), D=4,
+          extra={"block_mask": torch.tensor([[[[1, 0, 255], [0, 1, 1]]]], dtype=torch.uint8)})
+    g.add("blocks_of_heads", "f32", (1, 129), (1, 257), heads=(2, 2), D=2, interval_form="range",
+          extra={"block_mask": torch.tensor([[[[True, False, True], [True, True, False]], [[False, True, False], [False, False, False]]]]),
+                 "intervals": drawn("blocks_of_heads", 1, 1, 257, 2, most=129)})
+
+
 def logit_cases(g):
     """Softcap, sinks with their gradient, the gradient that flows into LSE, a given delta."""
     g.add("softcap_f32", "f32", (1, 17), (1, 33), heads=(1, 1), D=8, softcap=2.0)
@@ -486,7 +539,7 @@ def f64_cases(g):
           sink=[0.5, -1.25, 2.0, 0.0], dlse=True, dropout_p=0.2, dropout_seed=7, dropout_offset=0, mask="causal_br", window_left=20)
 
 
-GROUPS = {"dense": dense_cases, "masks": mask_cases, "bias": bias_cases, "bytes": byte_cases, "logits": logit_cases, "lengths": length_cases,
+GROUPS = {"dense": dense_cases, "masks": mask_cases, "bias": bias_cases, "bytes": byte_cases, "intervals": interval_cases, "logits": logit_cases, "lengths": length_cases,
           "position": position_cases, "dropout": dropout_cases, "combined": combined_cases,
           "f64": f64_cases}
 

@@ -22,7 +22,9 @@ stw_attn_desc base_desc(base which) {
         d.bias_dtype = STW_F32;
         d.outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | STW_OUT_DBIAS | STW_OUT_DSINK;
         d.flags = STW_ATTN_HAS_SCALE | STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT | STW_ATTN_HAS_SHIFT |
-                  STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_WRITE_DELTA | STW_ATTN_ALIBI | STW_ATTN_SINK | STW_ATTN_DLSE;
+                  STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_WRITE_DELTA | STW_ATTN_ALIBI | STW_ATTN_SINK | STW_ATTN_DLSE |
+                  STW_ATTN_BLOCK_MASK;
+        d.interval_form = STW_INTERVALS_TWO_RANGES;
         d.window_left = 3;
         d.window_right = 2;
         d.diagonal_shift = 1;
@@ -38,6 +40,7 @@ stw_attn_desc base_desc(base which) {
     } else {
         assert_int_equal(stw_layout_bshd(&d), STW_OK);
     }
+    if (which == FULL) d.intervals = (stw_interval_strides){56, 28, 4, 1}; /* of each key head */
     return d;
 }
 
@@ -59,6 +62,9 @@ static void fill_inputs(fixture *f) {
     static const int64_t q_offsets[2] = {2, 0}, k_offsets[2] = {-1, 3};
     memcpy(fixture_at(f, SLOT_q_offsets), q_offsets, sizeof q_offsets);
     memcpy(fixture_at(f, SLOT_k_offsets), k_offsets, sizeof k_offsets);
+    static const int32_t bounds[4] = {4, 5, 1, 2};
+    for (size_t key = 0; key < 2 * 2 * 7; ++key)
+        memcpy((char *)fixture_at(f, SLOT_intervals) + key * sizeof bounds, bounds, sizeof bounds);
     static const uint64_t seed = 12345, offset = 67;
     memcpy(fixture_at(f, SLOT_dropout_seed_ptr), &seed, sizeof seed);
     memcpy(fixture_at(f, SLOT_dropout_offset_ptr), &offset, sizeof offset);
@@ -72,6 +78,7 @@ static void point_args(fixture *f) {
     POINT(status_out);
     if (f->which == FULL) {
         POINT(dlse), POINT(delta), POINT(bias), POINT(alibi_slopes), POINT(sink), POINT(dbias), POINT(dsink);
+        POINT(intervals), POINT(block_mask);
         POINT(q_offsets), POINT(k_offsets), POINT(dropout_seed_ptr), POINT(dropout_offset_ptr);
     }
     if (f->which == PACKED) POINT(cu_seqlens_q), POINT(cu_seqlens_kv);

@@ -44,6 +44,8 @@ typedef enum slot {
     SLOT_k_offsets,
     SLOT_dropout_seed_ptr,
     SLOT_dropout_offset_ptr,
+    SLOT_intervals,
+    SLOT_block_mask,
     SLOT_dq,
     SLOT_dk,
     SLOT_dv,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Bad values behind cu_seqlens, used lengths and offsets: the CPU backend refuses the call, names the entry,
+ * Bad values behind cu_seqlens, used lengths, offsets and intervals: the CPU backend refuses the call, names the entry,
  * sets the bits of *status_out, and writes nothing else; with status_out null it refuses all the same. */
 #include "misuse.h"
 
@@ -176,11 +176,55 @@ static void dense_used_lengths(void **state) {
     fixture_close(&f);
 }
 
+/* Bounds of the keys in use: row positions, so that an offset of the sequence leaves them without an upper limit. */
+static void bounds_of_intervals(void **state) {
+    (void)state;
+    static const struct {
+        int64_t batch, head, key, bound; /* sequence 0 has a q offset of 2, sequence 1 none; used keys: 6, 0 */
+        int32_t value;
+        int refused;
+        const char *words[6];
+    } bounds[] = {
+        {0, 0, 0, 0, -1, 1, {"intervals", "bound 0", "key 0", "sequence 0", "-1"}},
+        {0, 1, 5, 3, INT32_MIN, 1, {"intervals", "bound 3", "key 5", "head 1", "-2147483648"}},
+        {0, 1, 5, 3, INT32_MAX, 0, {0}},
+        {0, 1, 6, 3, -1, 0, {0}}, /* a key that is not in use */
+        {1, 0, 0, 2, 6, 1, {"intervals", "bound 2", "sequence 1", "6", "0..5"}},
+        {1, 1, 3, 1, 5, 0, {0}},
+    };
+    fixture f;
+    fixture_open(&f, FULL);
+    for (size_t n = 0; n < sizeof bounds / sizeof bounds[0]; ++n)
+        for (int which = 0; which < MASK; ++which) {
+            fixture_reset(&f);
+            static const int32_t used_kv[2] = {6, 7};
+            memcpy(fixture_at(&f, SLOT_used_kv), used_kv, sizeof used_kv);
+            const stw_interval_strides *s = &f.desc.intervals;
+            const int64_t at = bounds[n].batch * s->batch + bounds[n].head * s->head + bounds[n].key * s->key;
+            ((int32_t *)fixture_at(&f, SLOT_intervals))[at + bounds[n].bound * s->bound] = bounds[n].value;
+            memcpy(f.before, f.arena, f.arena_bytes);
+            text_forget();
+            const stw_status got = call(&f, which, &f.args);
+            if (!bounds[n].refused) {
+                assert_int_equal(got, STW_OK);
+                assert_int_equal(*f.args.status_out, 0);
+                continue;
+            }
+            refused("a bound", got, STW_E_INVALID, functions[which], bounds[n].words);
+            fixture_unchanged(&f, 1);
+            assert_int_equal(*f.args.status_out, STW_DATA_INTERVALS);
+        }
+    no_complaints();
+    fixture_still_works(&f);
+    fixture_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_value),
         cmocka_unit_test(all_bits),
         cmocka_unit_test(dense_used_lengths),
+        cmocka_unit_test(bounds_of_intervals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

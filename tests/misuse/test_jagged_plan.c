@@ -243,7 +243,7 @@ static void attention_descriptors(void **state) {
     } bad[] = {
         {{"head_dim_qk", "0"}, {SET(head_dim_qk, 0)}}, {{"total_q", "-1"}, {SET(total_q, -1)}},
         {{"total_kv", "-2"}, {SET(total_kv, -2)}},     {{"batch", "2", "3"}, {SET(batch, 2)}},
-        {{"flags", "0x9800"}, {SET(flags, 0x8000)}},   {{"struct_size"}, {SET(struct_size, 8)}},
+        {{"flags", "0x11800"}, {SET(flags, 0x10000)}}, {{"struct_size"}, {SET(struct_size, 8)}},
     };
     for (size_t n = 0; n < sizeof bad / sizeof bad[0]; ++n) {
         stw_attn_desc attn;

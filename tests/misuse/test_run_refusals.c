@@ -41,6 +41,8 @@ static const pointer pointers[] = {
     POINTER(k_offsets, FULL, 2, 2, 8),
     POINTER(dropout_seed_ptr, FULL, 2, 2, 8),
     POINTER(dropout_offset_ptr, FULL, 2, 2, 8),
+    POINTER(intervals, FULL, 1, 1, 4),
+    POINTER(block_mask, FULL, 1, 1, 1),
     POINTER(dq, FULL, 1, 0, 4),
     POINTER(dk, FULL, 1, 0, 4),
     POINTER(dv, FULL, 1, 0, 4),

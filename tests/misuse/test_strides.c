@@ -232,6 +232,35 @@ static void bias_strides(void **state) {
     fixture_close(&f);
 }
 
+/* Masks in memory broadcast over any dimension; the texts name which. */
+static void mask_strides(void **state) {
+    (void)state;
+    static const char *const interval_dims[4] = {"batch", "head", "key", "bound"};
+    fixture f;
+    fixture_open(&f, FULL);
+    const size_t at[2] = {offsetof(stw_attn_desc, intervals), offsetof(stw_attn_desc, block_mask)};
+    const tensor masks[2] = {{"intervals", at[0], 1, 0, 1, 1}, {"block_mask", at[1], 1, 0, 1, 1}};
+    for (int which = 0; which < 2; ++which)
+        for (int dim = 0; dim < 4; ++dim) {
+            const char *name = (which ? bias_dims : interval_dims)[dim];
+            stw_attn_desc desc = f.desc;
+            desc.max_seq_q = desc.max_seq_kv = 300; /* several blocks */
+            assert_int_equal(stw_layout_bshd(&desc), STW_OK);
+            set_stride(&desc, at[which], dim, -2);
+            judge(&f, &desc, &masks[which], name, "-2", 2, 2);
+            set_stride(&desc, at[which], dim, INT64_MAX);
+            judge(&f, &desc, &masks[which], name, "9223372036854775807", 1, 1);
+            set_stride(&desc, at[which], dim, 0);
+            judge(&f, &desc, &masks[which], name, NULL, 0, 0);
+            set_stride(&desc, at[which], dim, -2);
+            if (which) desc.flags &= ~STW_ATTN_BLOCK_MASK;
+            else desc.interval_form = STW_INTERVALS_NONE;
+            judge(&f, &desc, &masks[which], name, NULL, 0, 0); /* nobody looks at them */
+        }
+    no_complaints();
+    fixture_close(&f);
+}
+
 /* A packed side ignores batch strides, but not those of the lse family: 0, or local rows. */
 static void packed_strides(void **state) {
     (void)state;
@@ -262,6 +291,7 @@ int main(void) {
         cmocka_unit_test(head_dim_strides),
         cmocka_unit_test(outputs_that_overlap_themselves),
         cmocka_unit_test(bias_strides),
+        cmocka_unit_test(mask_strides),
         cmocka_unit_test(packed_strides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,6 +35,10 @@ static const char *const canonical[] = {
     "attn_bwd:bf16:b3h2s33d64:tq0:tk0",
     "attn_bwd:bf16:b2h4s20d8:st_q640,1,32,4:st_dout0,0,0,0",
     "attn_fwd:bf16:b2h4s20d8:st_k640,8,32,3",
+    "attn_bwd:f32:b2h4k2s20x31d8:intervals_from:causal_br:draw_documents:draw7",
+    "attn_bwd:f32:b2h4k2s20x31d8:intervals_two:mask_heads:blockmask",
+    "attn_bwd:f32:b2h4k2s20x31d8:tk40:intervals_range_below:st_intervals0,0,8,2:draw_tree",
+    "attn_bwd:f32:b2h4k2s300x131d8:st_block_mask0,0,1,3:blockmask",
 };
 
 static void test_canonical_lines(void **state) {
@@ -105,9 +109,11 @@ static void test_layouts_agree(void **state) {
         const char *line;
         stw_status (*fill)(stw_attn_desc *);
     } rows[] = {{"attn_bwd:bf16:b4h6k3s10x20d24x8:bias_bhqk:grads_qkvb:dlse", stw_layout_bshd},
+                {"attn_bwd:bf16:b4h6k3s300x20d24x8:intervals_two:blockmask", stw_layout_bshd},
+                {"attn_bwd:bf16:b4h6k3s300x20d24x8:thd:intervals_range_below:blockmask", stw_layout_thd},
                 {"attn_bwd:bf16:b4h6k3s10x20d24x8:bhsd:bias_bhqk:grads_qkvb:dlse", stw_layout_bhsd},
                 {"attn_bwd:bf16:b4h6k3s10x20d24x8:thd:bias_bhqk:grads_qkvb:dlse", stw_layout_thd}};
-    for (size_t i = 0; i < 3; ++i) {
+    for (size_t i = 0; i < 5; ++i) {
         stw_problem problem;
         char mine[512], theirs[512];
         assert_int_equal(stw_problem_parse(rows[i].line, &problem), STW_OK);
@@ -344,7 +350,7 @@ static void test_what_no_plan_takes_is_printed(void **state) {
 static void test_strides_beyond_63_bits(void **state) {
     (void)state;
     stw_problem p;
-    stw_problem_layout layout = {STW_ORDER_BSHD, 1, STW_LSE_ROWS, 0};
+    stw_problem_layout layout = {STW_ORDER_BSHD, 1, STW_LSE_ROWS, 0, 0};
     assert_int_equal(stw_problem_parse("attn_bwd:f16:b1h1s1d8", &p), STW_OK);
     p.desc.head_dim_qk = INT64_MAX - 1; /* one row just fits */
     assert_int_equal(stw_problem_strides_of_layout(&p.desc, &layout), 0);

@@ -206,6 +206,49 @@ static void set_everything(fixture *f) {
     f->desc.heads_total = 8;
 }
 
+/* Bounds that the test's fixture_build does not know: of 2 x 2 x 7 keys, rows 0..5, some of whom see nothing. */
+static int32_t interval_bounds[2 * 2 * 7 * 4];
+
+static void set_intervals(fixture *f, stw_attn_intervals form, int64_t head, int64_t offset) {
+    static const int counts[] = {0, 1, 2, 2, 3, 4};
+    for (int n = 0; n < 2 * 2 * 7 * 4; ++n) interval_bounds[n] = (int32_t)((n * 7 + n / 5) % 6 + offset);
+    for (int n = 0; n < 3 * 4; ++n) interval_bounds[n] = n % 2 ? (int32_t)offset + 5 : 0; /* keys that nobody sees */
+    const int64_t key = counts[form];
+    f->desc.interval_form = form;
+    f->desc.intervals = (stw_interval_strides){14 * key, head ? 7 * key : 0, key, 1};
+    f->args.intervals = interval_bounds;
+}
+
+static void set_intervals_from(fixture *f) { set_intervals(f, STW_INTERVALS_FROM, 0, 0); }
+
+static void set_intervals_range(fixture *f) { set_intervals(f, STW_INTERVALS_RANGE, 1, 0); }
+
+static void set_intervals_from_below(fixture *f) { set_intervals(f, STW_INTERVALS_FROM_BELOW, 1, 0); }
+
+static void set_intervals_range_below(fixture *f) {
+    set_intervals(f, STW_INTERVALS_RANGE_BELOW, 0, 0);
+    f->desc.flags |= STW_ATTN_SINK | STW_ATTN_DLSE;
+    f->desc.bias_dtype = STW_F32;
+}
+
+static void set_intervals_two(fixture *f) {
+    set_intervals(f, STW_INTERVALS_TWO_RANGES, 1, 0);
+    f->desc.mask = STW_MASK_CAUSAL_BOTTOM_RIGHT;
+    f->desc.dropout_p = 0.3;
+}
+
+static void set_intervals_offset(fixture *f) {
+    set_intervals(f, STW_INTERVALS_TWO_RANGES, 1, 100);
+    f->args.q_offset = 100;
+}
+
+static void set_block_mask(fixture *f) {
+    static const uint8_t blocks[8] = {0, 7, 255, 0, 1, 1, 0, 2}; /* of 2 batches and 4 heads */
+    f->desc.flags |= STW_ATTN_BLOCK_MASK;
+    f->desc.block_mask = (stw_block_mask_strides){4, 1, 1, 1};
+    f->args.block_mask = blocks;
+}
+
 const setup setups[] = {
     {"plain", set_plain},
     {"bhsd, odd head dims, LSE [B,S,H]", set_bhsd},
@@ -249,6 +292,13 @@ const setup setups[] = {
     {"offsets by value", set_offsets},
     {"offsets by pointer", set_offsets_by_pointer},
     {"shard numbers", set_shard},
+    {"intervals, one bound", set_intervals_from},
+    {"intervals, a range, each head's own", set_intervals_range},
+    {"intervals, from and below, each head's own", set_intervals_from_below},
+    {"intervals, three bounds, sink, dLSE, bias", set_intervals_range_below},
+    {"intervals, two ranges, causal, dropout", set_intervals_two},
+    {"intervals, two ranges, q offset", set_intervals_offset},
+    {"block mask of each head", set_block_mask},
     {"everything", set_everything},
 };
 const int setups_count = (int)(sizeof setups / sizeof *setups);

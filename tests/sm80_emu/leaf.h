@@ -105,6 +105,7 @@ DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) {
 }
 DEV_FN uint64_t dev_shared_fetch_add(uint64_t *to, uint64_t x) { return dev_fetch_add(to, x); }
 DEV_FN void dev_or(int32_t *to, int32_t x) { *to |= x; }
+DEV_FN void dev_global_or(int32_t *to, int32_t x) { *to |= x; }
 DEV_FN void dev_fence() {}
 DEV_FN uint32_t dev_load_acquire(const uint32_t *from) {
     emu_spin(from); /* who asks again waits for others */

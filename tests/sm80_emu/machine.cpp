@@ -9,7 +9,7 @@
 #include <cstring>
 #include <dlfcn.h>
 
-enum { STACK = 64 * 1024, ARGUMENT = 1024 };
+enum { STACK = 64 * 1024, ARGUMENT = 1280 };
 struct argument {
     char bytes[ARGUMENT]; /* read by a kernel as its own, smaller parameter */
 };

@@ -38,6 +38,8 @@ DEV_FN uint32_t __ballot_sync(uint32_t, bool x) {
     for (int mask = 1; mask < DEV_WAVE; mask *= 2) bits |= dev_shuffle_xor(bits, mask);
     return bits;
 }
+DEV_FN int __popc(uint32_t x) { return __builtin_popcount(x); }
+DEV_FN int __ffs(int x) { return __builtin_ffs(x); }
 DEV_FN bool __any_sync(uint32_t lanes, bool x) { return __ballot_sync(lanes, x) != 0; }
 
 DEV_FN uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t which) {

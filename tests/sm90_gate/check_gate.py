@@ -20,7 +20,7 @@ import sys
 
 BN, TYPES = 128, ("bf16", "f16")
 MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap",
-         "softcap_ordered", "dropout", "dropout_ordered", "bias", "bias_ordered")
+         "softcap_ordered", "dropout", "dropout_ordered", "bias", "bias_ordered", "masks", "masks_ordered")
 MODES_WIDE = ("plain", "ordered", "features", "outputs")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
 # Wide heads: dV; dQ, in two halves where it has no place; rows that are cleared; S; dK; dP.
@@ -181,6 +181,12 @@ def check_rows(name, instructions, vectors):
         yield "matrix instructions"
 
 
+def check_lists(name, instructions):
+    """A kernel that lists what masks leave."""
+    if count(instructions, "HGMMA"):
+        yield "matrix instructions"
+
+
 def main():
     image, table, cuobjdump = sys.argv[1:]
     if not pathlib.Path(cuobjdump).exists():
@@ -199,6 +205,7 @@ def main():
                if loop == "_short" for kind in TYPES}
     wanted |= {f"stw_attn_bwd_{stage}_sm90_hd{hd}_{kind}": (check_rows, 8) for _, hd, _, _, loop in rows if not loop
                for kind in TYPES for stage in ("preprocess", "postprocess")}
+    wanted |= {f"stw_attn_bwd_{stage}_sm90": (check_lists,) for stage in ("visible", "order")}  # of masks
     few = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, few\d+\)", pathlib.Path(table).read_text(), re.M)
     wanted |= {f"stw_attn_bwd_{row}_{kind}_plain": (check_few_kernel, int(hd), int(bm)) for row, hd, bm in few for kind in TYPES}
     failures = [f"{name}: not in the image" for name in wanted.keys() - kernels.keys()]

@@ -17,6 +17,7 @@
 #include "dispatch/tables.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define BASE ((uintptr_t)1 << 44) /* of a workspace that nobody touches */
 
@@ -75,6 +76,38 @@ static void check_query_blocks(const stw_attn_params *params, const stw_attn_lau
     assert_true(next <= l->q_blocks);
 }
 
+/* Masks: a head for each that the caller's has, bits for all rows of a block mask, a wave for each tile; tiles of
+ * neighbouring sequences are apart, and all are there. */
+static void check_hidden(const stw_attn_params *p, const stw_attn_launch *l, const stw_attn_steps *steps,
+                         uint32_t wave) {
+    int found = 0, packed = (p->features & STW_FEAT_PACKED_KV) != 0;
+    assert_int_equal(l->interval_heads, !(p->features & STW_FEAT_INTERVALS) ? 0 : p->intervals.head ? p->heads_kv : 1);
+    assert_int_equal(l->block_heads, !(p->features & STW_FEAT_BLOCK_MASK) ? 0 : p->block_mask.head ? p->heads_q : 1);
+    assert_true(l->hidden_words * 32 * STW_MASK_BLOCK >= p->max_seq_q);
+    for (uint32_t i = 0; i < steps->count; ++i) {
+        if (strcmp(steps->step[i].entry, "stw_attn_hidden_blocks")) continue;
+        found = 1;
+        assert_true(i == 1 &&
+                    steps->step[i].block == STW_ROW_THREADS); /* behind the first kernel, whose status it adds to */
+        assert_true(steps->step[i].work_tiles * (STW_ROW_THREADS / wave) >=
+                    l->hidden_tiles * (int64_t)(l->interval_heads + l->block_heads));
+    }
+    assert_int_equal(found, l->interval_heads + l->block_heads > 0 && l->hidden_tiles > 0);
+    if (packed && p->batch > 64) return;
+    int32_t cu[66] = {0};
+    stw_attn_params q = *p;
+    int64_t next = 0;
+    for (int64_t b = 0; b < p->batch; ++b) {
+        if (packed) cu[b + 1] = cu[b] + (int32_t)random_below(stw_smaller(p->max_seq_kv, p->total_kv - cu[b]) + 1);
+        q.cu_seqlens_kv = packed ? cu : NULL;
+        stw_seq_span kv = stw_seq_kv(&q, b);
+        int64_t first = stw_hidden_tile(&q, &kv, l->bn, b);
+        assert_true(first >= next);
+        next = first + stw_blocks_of(kv.rows, l->bn);
+        assert_true(next <= l->hidden_tiles);
+    }
+}
+
 static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wave) {
     stw_attn_steps steps;
     stw_attn_launch l;
@@ -89,6 +122,7 @@ static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wa
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0, packed = (p->features & STW_FEAT_PACKED_KV) != 0;
     int64_t list = stw_key_blocks_most(p, l.bn) * l.row_parts, heads_kv = p->heads_kv * l.head_parts;
     uint64_t sums = l.part_sums ? (uint64_t)(heads_kv * list) * 2 * l.bn * l.part_cols * sizeof(float) : 0;
+    uint64_t tiles = (uint64_t)l.hidden_tiles, intervals = tiles * l.interval_heads;
     place places[] = {
         {(uintptr_t)l.stats, blocks * row * sizeof(float)},
         {(uintptr_t)l.dq, p->outputs & STW_OUT_DQ ? blocks * l.bm * l.width * sizeof(float) : 0},
@@ -99,10 +133,14 @@ static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wa
         {(uintptr_t)l.tile_counter, sizeof(uint64_t)},
         {(uintptr_t)l.unordered, ordered ? sizeof(uint32_t) : 0},
         {(uintptr_t)l.part_sums, sums},
+        {(uintptr_t)l.hidden_blocks, intervals * sizeof(stw_hidden_block)},
+        {(uintptr_t)l.hidden_keys, intervals * l.bn * sizeof(stw_hidden_rows)},
+        {(uintptr_t)l.hidden_bits, tiles * l.block_heads * (uint64_t)l.hidden_words * 2 * sizeof(uint32_t)},
     };
     check_places(places, sizeof places / sizeof *places, steps.workspace);
     assert_true(l.width >= p->head_dim_qk && l.k_blocks * l.bn >= p->max_seq_kv);
     check_query_blocks(p, &l);
+    check_hidden(p, &l, &steps, wave);
     assert_true(l.p.heads_kv == heads_kv && l.p.group * heads_kv == p->heads_q);
     assert_int_equal(!l.part_sums, l.head_parts * l.row_parts == 1);
     if (!tile->loop->gpu->encode_maps) return;
@@ -138,6 +176,10 @@ static void places_hold_what_is_written(void **state) {
         "attn_bwd:f16:b64h2s130x1d40:thd:tq1000:tk64:det",
         "attn_bwd:f32:b2h2s100x10d128:det",
         "attn_bwd:bf16:b2h3s1x5000d192:grads_kv",
+        "attn_bwd:bf16:b3h6k2s129x127d64:intervals_two:mask_heads:det",
+        "attn_bwd:f16:b7h4k2s9000x300d128:thd:tq9001:tk1203:intervals_from",
+        "attn_bwd:f32:b2h4k2s300x500d192:intervals_range:blockmask:mask_heads",
+        "attn_bwd:bf16:b9h4k1s5000x300d128:thd:tq9001:tk1203:blockmask",
     };
     for (int round = 0; round < 20; ++round)
         for (size_t i = 0; i < sizeof problems / sizeof *problems; ++i) check_with_every_tile(problems[i]);

@@ -389,6 +389,49 @@ static void tiles_say_what_costs_more(void **state) {
 }
 
 /* What explain gives as the fact that keeps a faster loop out, where the tile has none of its own. */
+/* Masks in memory: shared kernels with all features or, on a tile that has them, for masks alone, behind the kernel that finds what is hidden. */
+static void masks_take_shared_kernels(void **state) {
+    static const struct {
+        const char *arch, *tile;
+        uint32_t wave;
+    } tiles[] = {{"sm80", "sm80_128x128_hd64", 32},
+                 {"sm80", "sm80_64x128_hd128", 32},
+                 {"gfx942", "gfx942_32x128_hd64", 64},
+                 {"gfx90a", "gfx90a_32x64_hd128", 64},
+                 {"gfx90a", "gfx90a_32x32_hd192", 64}};
+    static const char *const masks[] = {"intervals_from:causal_br", "intervals_two:det", "blockmask",
+                                        "blockmask:dropout0.5", "intervals_range:softcap20"};
+    (void)state;
+    for (size_t t = 0; t < sizeof tiles / sizeof *tiles; ++t)
+        for (size_t m = 0; m < sizeof masks / sizeof *masks; ++m) {
+            char text[120];
+            stw_attn_steps steps;
+            stw_variant tile = tile_called(tiles[t].arch, tiles[t].tile);
+            snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s300x270d64:%s", masks[m]);
+            stw_attn_params p = params_of(text);
+            stw_attn_steps_of(STW_CALL_BWD, &tile, &p, tiles[t].wave, &steps);
+            assert_int_equal(steps.count, 4);
+            assert_string_equal(steps.step[0].entry, "stw_attn_bwd_preprocess_bf16");
+            assert_string_equal(steps.step[1].entry, "stw_attn_hidden_blocks");
+            int alone = m < 3 && !strcmp(tile.loop->name, "split_four");
+            assert_non_null(strstr(steps.step[2].entry, alone ? "_bf16_hidden" : "_bf16_full"));
+            assert_int_equal(steps.split.heads * steps.split.rows, 1);
+        }
+    /* a summed dBias: not by the kernels that know a bias alone; the forward checks behind its kernel */
+    stw_variant tile = tile_called("sm80", "sm80_64x128_hd128"), fwd = tile_called("sm80", "sm80_fwd_64x64_hd128");
+    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s300x270d128:bias_1hqk:grads_qkvb:intervals_from");
+    stw_attn_steps steps;
+    stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 32, &steps);
+    assert_int_equal(steps.count, 5);
+    assert_string_equal(steps.step[2].entry, "stw_attn_dbias_reduce_32x64_hd128_bf16");
+    stw_attn_steps_of(STW_CALL_FWD, &fwd, &p, 32, &steps);
+    assert_int_equal(steps.count, 2);
+    assert_string_equal(steps.step[1].entry, "stw_attn_hidden_blocks");
+    p = params_of("attn_bwd:bf16:b2h4k2s300x270d128:blockmask");
+    stw_attn_steps_of(STW_CALL_FWD, &fwd, &p, 32, &steps);
+    assert_int_equal(steps.count, 1); /* bytes are not checked */
+}
+
 static void amd_names_what_no_own_loop_takes(void **state) {
     (void)state;
     static const struct {
@@ -852,6 +895,7 @@ int main(void) {
         cmocka_unit_test(single_features_have_kernels),
         cmocka_unit_test(tiles_say_what_costs_more),
         cmocka_unit_test(amd_names_what_no_own_loop_takes),
+        cmocka_unit_test(masks_take_shared_kernels),
         cmocka_unit_test(sm90_says_what_it_does_not_take),
         cmocka_unit_test(sm90_wants_what_tensor_loads_take),
         cmocka_unit_test(few_work_tiles_are_split),

@@ -86,10 +86,10 @@ static int is_present(const stw_attn_desc *d, int t) {
 /* Features whose arrays or judgement the sampling does not have. */
 static int is_sampled(const stw_problem *p) {
     uint32_t flags = STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA | STW_ATTN_ALIBI |
-                     STW_ATTN_SINK | STW_ATTN_DLSE;
+                     STW_ATTN_SINK | STW_ATTN_DLSE | STW_ATTN_BLOCK_MASK;
     return p->op == STW_PROBLEM_ATTN_BWD && !(p->desc.flags & flags) && !p->desc.accumulate &&
            !(filled_outputs_of(&p->desc) & (STW_OUT_DBIAS | STW_OUT_DSINK)) && !p->by_pointer && !p->q_offsets.count &&
-           !p->k_offsets.count && p->desc.bias_dtype != STW_U8 &&
+           !p->k_offsets.count && p->desc.bias_dtype != STW_U8 && p->desc.interval_form == STW_INTERVALS_NONE &&
            !(p->desc.dropout_p > 0 && p->desc.dropout_map != STW_DROPOUT_PHILOX);
 }
 

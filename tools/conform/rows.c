@@ -301,6 +301,75 @@ const conform_row conform_rows[] = {
          "hoff1:htotal64:qoff5:koff3:dq_f32:dk_f32:dv_f32:acc_qkv",
          "biasu8_b1qk:dropout0.3:map_mem_eff:pointer:alibi:sink:grads_qkvs:used:thd", "fwd biasu8_b1qk:data_inf_keys"),
      3},
+    {"intervals", "rows that do not see a key: every form and every kind of mask, for all heads or each",
+     ALTERNATIVES(
+         "intervals_from", "intervals_range", "intervals_from_below", "intervals_range_below", "intervals_two",
+         "intervals_two:mask_heads", "intervals_from:causal_br:draw_documents:draw9",
+         "intervals_from_below:draw_documents:draw20:mask_heads", "intervals_from_below:draw_prefix",
+         "intervals_from_below:draw_chunk:draw16", "intervals_from_below:draw_tree:draw7",
+         "intervals_from:causal_tl:draw_tree:draw5", "intervals_from_below:draw_sliding:draw12",
+         "intervals_range:draw_padding", "intervals_from_below:draw_causal", "intervals_two:draw_dead",
+         "intervals_range:draw_hidden", "intervals_range:draw_hidden:sink:dlse:grads_qkvs", "intervals_two:draw_open",
+         "intervals_range_below:draw_dead:sink:dlse:grads_qkvs", "intervals_two:bhsd:gap3", "intervals_two:skew1",
+         "intervals_two:qkv", "intervals_two:thd:mask_heads", "intervals_range_below:thd:used:causal_br",
+         "intervals_from:thd:causal_br:draw_documents:draw9:mask_heads", "intervals_two:thdk:seqs_zeros",
+         "intervals_two:thdq:mask_heads", "intervals_two:used:causal_tl", "intervals_range_below:lens_zero",
+         "intervals_two:wl9:wr3", "intervals_two:qoff7:koff5:causal_tl", "intervals_two:pointer:causal_br:mask_heads",
+         "intervals_from_below:qoff40:koff33:wl9:draw_chunk", "intervals_two:bias_bhqk:grads_qkvb",
+         "intervals_two:bias_1hqk:grads_qkvb:mask_heads", "intervals_range:bias_11q1:grads_b",
+         "intervals_two:biasu8_b1qk", "intervals_two:alibi:softcap5", "intervals_two:dropout0.2:mask_heads",
+         "intervals_from:dropout0.3:map_flash2", "intervals_range:dropout0.3:map_mem_eff:det",
+         "intervals_two:det:mask_heads", "intervals_two:grads_q", "intervals_two:grads_kv",
+         "intervals_two:acc_qkv:dq_f32:dk_f32:dv_f32", "intervals_from_below:acc_qkv:dq_f32:dk_f32:dv_f32:draw_hidden",
+         "intervals_two:delta_in", "intervals_two:delta_out:dlse", "intervals_two:data_inf_lse",
+         "b2h2s65x130d64 intervals_two:data_sd3", "intervals_two:data_denormal", "intervals_two:data_small:causal_br",
+         "intervals_two:any_address:skew1",
+         "intervals_two:wl30:shift2:scale0.3:lse_heads:delta_out:dlse:dropout0.2:map_flash2:boff2:hoff1:htotal64:qoff5:"
+         "koff3:data_sd3"),
+     4},
+    {"interval_tiles", "tiles that intervals leave out, cut and leave whole, at lengths of several tiles",
+     ALTERNATIVES(
+         "b2h4k2s300x400d64 intervals_two:mask_heads", "b1h4k2s500d64 intervals_from:causal_br:draw_documents:draw70",
+         "b1h4k1s500x600d128 intervals_from_below:draw_documents:draw90:det",
+         "b1h2s600d128 intervals_from_below:draw_tree:draw60", "b1h2s520d96 intervals_from_below:draw_sliding:draw100",
+         "b1h2s400x600d64 intervals_from_below:draw_prefix:draw200",
+         "b1h2s512d64 intervals_from_below:draw_chunk:draw128", "b1h2s513x511d64 intervals_from_below:draw_causal",
+         "b1h2s400x300d128 intervals_two:draw_dead:causal_br", "b2h2s300x400d256 intervals_two:mask_heads",
+         "b1h2s260x390d192x128 intervals_range_below:det", "b3h4k2s300x400d64 intervals_two:thd:mask_heads:det",
+         "b3h2s300d128 intervals_from:thd:causal_br:draw_documents:draw60",
+         "b2h2s300x400d64 intervals_two:used:dropout0.1:mask_heads",
+         "b1h2s300x400d64 intervals_two:bias_1hqk:grads_qkvb", "b1h2s300x400d64 intervals_two:bias_bhqk:grads_qkvb",
+         "b2h3s300x330d40 intervals_two:sink:dlse:grads_qkvs:mask_heads",
+         "b2h2s400x390d128 intervals_two:st_intervals0,0,8,2",
+         "b3h2s300x400d64 intervals_two:thd:st_intervals1604,0,4,1",
+         "b2h4k2s300x400d64 intervals_two:st_intervals0,4,8,1:qoff100:koff40",
+         "b1h8k2s700d64 intervals_two:det:mask_heads", "b1h2s16x2100d64 intervals_range:draw_padding",
+         "b1h2s300x400d64 intervals_two:data_nan_lse", "b1h2s300x400d64 intervals_two:data_dead_rows:dlse",
+         "b1h2s700x70d64 intervals_two:acc_q:dq_f32", "fwd intervals_two:mask_heads",
+         "fwd b2h4k2s300x400d64 intervals_two:mask_heads",
+         "fwd b3h2s300d64 intervals_from:thd:causal_br:draw_documents:draw60:dropout0.1",
+         "fwd b1h2s300x400d128 intervals_range_below:draw_dead:sink"),
+     4},
+    {"block_mask", "blocks of 128 rows and keys that are hidden, for all heads or each, alone and with intervals",
+     ALTERNATIVES(
+         "blockmask", "blockmask:mask_heads:grads_qkvs:sink", "b2h4k2s300x500d64 blockmask",
+         "b2h4k2s500x400d128 blockmask:mask_heads", "b1h2s600d64 blockmask:causal_br:det",
+         "b1h2s385x257d96 blockmask:mask_heads", "b3h4k2s300x400d64 blockmask:thd:mask_heads",
+         "b3h2s300x400d64 blockmask:thd:used:causal_tl", "b2h2s300x400d64 blockmask:used:dropout0.2",
+         "b1h2s400x300d64 blockmask:draw_hidden:dlse:sink:grads_qkvs", "b1h2s400x300d64 blockmask:draw_open",
+         "b1h2s400d64 blockmask:draw_chunk:wl200:wr100", "b1h2s300x400d64 blockmask:bias_bhqk:grads_qkvb",
+         "b2h2s300x400d64 blockmask:bias_1hqk:grads_qkvb:mask_heads",
+         "b2h4k2s300x400d128 blockmask:intervals_two:mask_heads",
+         "b1h4k2s500d64 blockmask:intervals_from:causal_br:det", "b2h2s300x400d64 blockmask:st_block_mask0,0,7,2",
+         "b2h2s300x400d256 blockmask:acc_qkv:dq_f32:dk_f32:dv_f32",
+         "b2h2s300x400d64 blockmask:qoff100:koff40:causal_tl", "b1h2s16x2100d64 blockmask", "b0h2s17d16 blockmask",
+         "blockmask:delta_in:wl60:data_sd3",
+         "b2h4k2s200x300d64 blockmask:biasu8_bhqk:wl200:shift2:scale0.3:lse_heads:delta_out:dlse:dropout0.2:map_flash2:"
+         "boff2:hoff1:htotal64:qoff5:koff3:dq_f32:dk_f32:dv_f32:acc_qkv",
+         "b2h3s200x140d64x40 "
+         "blockmask:dropout0.3:map_mem_eff:pointer:alibi:softcap5:sink:grads_qkvs:used:thd:data_sd3:skew1",
+         "fwd blockmask", "fwd b2h4k2s300x500d64 blockmask:mask_heads:intervals_two"),
+     4},
     {"alibi", "-slope |i + shift - j|, slopes by head, by batch",
      ALTERNATIVES("alibi", "alibi:causal_br", "alibi:causal_tl", "b3h4k2s33x40d32 alibi:alibi_st8",
                   "b2h2s65x17d64 alibi:alibi_st2:thd", "alibi:thd", "alibi:qoff9:koff4", "alibi:used",
@@ -469,7 +538,14 @@ const conform_row conform_rows[] = {
                   "f64 data_dead_rows:sink:dlse:grads_qkvs", "f64 data_huge:bias_bhqk:grads_qkvb",
                   "f64 data_row_1e9:bias_bhqk:grads_qkvb", "f64 fwd thd:causal_br", "f64 fwd sink:alibi",
                   "f64 fwd dropout0.2", "f64 fwd bhsd:used", "f64 fwd bias_1hqk:softcap8", "f64 biasu8_b11k",
-                  "f64 biasu8_bhqk:causal_br:sink:grads_qkvs", "f64 biasu8_1hqk:thd", "f64 fwd biasu8_1hqk"),
+                  "f64 biasu8_bhqk:causal_br:sink:grads_qkvs", "f64 biasu8_1hqk:thd", "f64 fwd biasu8_1hqk",
+                  "f64 intervals_two:mask_heads", "f64 intervals_from:causal_br:draw_documents:draw9:thd",
+                  "f64 b2h4k2s90x200d40 intervals_range_below:mask_heads",
+                  "f64 b1h2s100x150d16 intervals_two:bias_bhqk:grads_qkvb",
+                  "f64 b1h2s100x150d16 intervals_two:bias_1hqk:grads_qkvb:dropout0.2",
+                  "f64 intervals_range:draw_dead:sink:grads_qkvs", "f64 intervals_from_below:acc_qkv:draw_hidden",
+                  "f64 b2h4k2s200x300d8 blockmask:mask_heads", "f64 fwd b1h2s200x300d16 blockmask:intervals_two",
+                  "f64 fwd intervals_two:mask_heads"),
      2},
     {"jagged_pointwise", "gelu, gelu_tanh, silu: storages, unused rows, empty components, alignment",
      conform_jagged_pointwise, 12},
@@ -520,9 +596,10 @@ static void compose(const char *option, unsigned round, unsigned which, const ch
     char own_sizes[64] = "", own_dim[16] = "", tokens[272] = "";
     int f64 = !strncmp(option, "f64", 3);
     if (f64) option += option[3] ? 4 : 3;
-    const char *op = "attn_bwd", *space = strchr(option, ' ');
-    if (!strncmp(option, "fwd", 3)) op = "attn_fwd", option = space ? space : option + 3, space = space ? space : NULL;
-    else if (option[0] == 'b' && option[1] >= '0' && option[1] <= '9')
+    int forward = !strncmp(option, "fwd", 3);
+    if (forward) option += option[3] ? 4 : 3;
+    const char *op = forward ? "attn_fwd" : "attn_bwd", *space = strchr(option, ' ');
+    if (option[0] == 'b' && option[1] >= '0' && option[1] <= '9')
         snprintf(own_sizes, sizeof own_sizes, "%.*s", (int)(space - option), option);
     else if (option[0] == 'd' && option[1] >= '0' && option[1] <= '9') snprintf(own_dim, sizeof own_dim, "%s", option);
     if (space) option = space + 1;

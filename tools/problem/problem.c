@@ -41,13 +41,16 @@ enum group { /* words of one group exclude each other */
              G_LENS,
              G_PACKED,
              G_POINTER,
+             G_FORM,
+             G_MASK_HEADS,
+             G_DRAW,
              G_BIAS,
              G_GRADS,
              G_ACC,
              G_DTYPES,
              G_FLAGS = G_DTYPES + 4,
-             G_INTEGERS = G_FLAGS + 8,
-             G_NUMBERS = G_INTEGERS + 24,
+             G_INTEGERS = G_FLAGS + 9,
+             G_NUMBERS = G_INTEGERS + 18,
              G_LISTS = G_NUMBERS + 3,
              G_END = G_LISTS + 6
 };
@@ -60,6 +63,7 @@ typedef struct word {
 } word;
 
 #define DATA_WORD(id, token) {"data_" token, G_DATA, STW_DATA_##id},
+#define DRAW_WORD(id, token) {"draw_" token, G_DRAW, STW_DRAW_##id},
 static const word words[] = {{"bshd", G_ORDER, STW_ORDER_BSHD},
                              {"bhsd", G_ORDER, STW_ORDER_BHSD},
                              {"qkv", G_ORDER, STW_ORDER_QKV},
@@ -83,7 +87,13 @@ static const word words[] = {{"bshd", G_ORDER, STW_ORDER_BSHD},
                              {"lens_q", G_LENS, STW_USED_Q_ONLY},
                              {"lens_kv", G_LENS, STW_USED_KV_ONLY},
                              {"pointer", G_POINTER, 1},
-                             STW_PROBLEM_DATA_LIST(DATA_WORD)};
+                             {"intervals_from", G_FORM, STW_INTERVALS_FROM},
+                             {"intervals_range", G_FORM, STW_INTERVALS_RANGE},
+                             {"intervals_from_below", G_FORM, STW_INTERVALS_FROM_BELOW},
+                             {"intervals_range_below", G_FORM, STW_INTERVALS_RANGE_BELOW},
+                             {"intervals_two", G_FORM, STW_INTERVALS_TWO_RANGES},
+                             {"mask_heads", G_MASK_HEADS, 1},
+                             STW_PROBLEM_DRAW_LIST(DRAW_WORD) STW_PROBLEM_DATA_LIST(DATA_WORD)};
 
 static void apply_word(stw_reader *r, const word *w) {
     stw_problem *p = r->out;
@@ -94,6 +104,9 @@ static void apply_word(stw_reader *r, const word *w) {
     case G_DET: p->desc.deterministic = (stw_deterministic)w->value; break;
     case G_MAP: p->desc.dropout_map = (stw_dropout_map)w->value; break;
     case G_DATA: p->data = (stw_problem_data)w->value; break;
+    case G_FORM: p->desc.interval_form = (stw_attn_intervals)w->value; break;
+    case G_MASK_HEADS: r->layout.mask_heads = w->value; break;
+    case G_DRAW: p->draw = (stw_problem_draw)w->value; break;
     case G_SEQS: p->seqs = (stw_problem_seqs)w->value; break;
     case G_LENS:
         p->used = (stw_problem_used)w->value;
@@ -132,9 +145,11 @@ static const integer_option integers[] = {
     {"qoff", -STW_PROBLEM_WIDE_MAX, STW_PROBLEM_WIDE_MAX, offsetof(stw_problem, q_offset), 0},
     {"koff", -STW_PROBLEM_WIDE_MAX, STW_PROBLEM_WIDE_MAX, offsetof(stw_problem, k_offset), 0},
     {"skew", 0, 255, offsetof(stw_problem, skew), 0},
+    {"draw", 1, STW_PROBLEM_SIZE_MAX, offsetof(stw_problem, draw_length), 0},
 };
 #define INTEGER_COUNT (sizeof integers / sizeof *integers)
 #define G_GAP         (G_INTEGERS + INTEGER_COUNT)
+_Static_assert(G_GAP < G_NUMBERS, "a group of its own");
 
 static stw_status read_integer_option(stw_reader *r, size_t i) {
     const integer_option *option = &integers[i];
@@ -244,18 +259,20 @@ static stw_status read_strides(stw_reader *r) {
         stw_text text = stw_text_in(name, sizeof name);
         stw_text_add(&text, "st_%s", tensor->name);
         if (!stw_reader_is_number_after(r, name)) continue;
-        int count = 0, wanted = tensor->kind == STW_TENSOR_BIAS ? 4 : 3, most = tensor->dim ? 4 : wanted;
+        int count = 0, wanted = stw_problem_has_four_strides(tensor->kind) ? 4 : 3, most = tensor->dim ? 4 : wanted;
         if (r->explicit_strides & (1u << t)) return stw_reader_refuse(r, "is given twice");
         r->explicit_strides |= 1u << t;
         stw_status status = stw_reader_values(r, stw_reader_after(r, name), r->strides[t], most, &count);
         if (!status && count < wanted)
             return stw_reader_refuse(
-                r, "needs batch,head,seq (inputs: and head_dim where not 1; bias: batch,head,query,key)");
+                r, "needs batch,head,seq (inputs: and head_dim where not 1; bias, block_mask: batch,head,query,key; "
+                   "intervals: batch,head,key,bound)");
         if (!status && tensor->dim && count == most) r->dim_strides |= 1u << t;
         return status;
     }
     return stw_reader_refuse(
-        r, "is not st_<tensor><batch>,<head>,<seq>; tensors: q k v out dout dq dk dv lse dlse delta bias dbias");
+        r, "is not st_<tensor><batch>,<head>,<seq>; tensors: q k v out dout dq dk dv lse dlse delta bias dbias "
+           "intervals block_mask");
 }
 
 /* ---- the line ------------------------------------------------------------------------------------ */
@@ -336,7 +353,10 @@ static stw_status refuse_unknown(const stw_reader *r) {
                  {"packed", "thd"},
                  {"sbhd", "st_q<batch>,<head>,<seq> for each tensor"},
                  {"bias", "bias_bhqk, a 1 in the place of each broadcast dimension"},
-                 {"mask", "causal_tl, causal_br or biasu8_bhqk"}};
+                 {"mask", "causal_tl, causal_br, intervals_from or biasu8_bhqk"},
+                 {"intervals", "intervals_from, intervals_range, intervals_from_below or intervals_two"},
+                 {"documents", "draw_documents"},
+                 {"document", "draw_documents"}};
     char what[300], token[49], value[49];
     stw_text text = stw_text_in(what, sizeof what);
     int length = r->length < sizeof token ? (int)r->length : (int)sizeof token - 1;
@@ -417,7 +437,7 @@ static stw_status finish(stw_reader *r) {
     stw_status status = stw_problem_set_strides(d, &r->layout);
     for (size_t t = 0; !status && t < stw_problem_tensor_count; ++t) {
         const stw_problem_tensor *tensor = &stw_problem_tensors[t];
-        size_t bytes = tensor->kind == STW_TENSOR_BIAS ? sizeof(stw_bias_strides) : sizeof(stw_attn_strides);
+        size_t bytes = (stw_problem_has_four_strides(tensor->kind) ? 4 : 3) * sizeof(int64_t);
         if (r->explicit_strides & (1u << t)) memcpy((char *)d + tensor->offset, r->strides[t], bytes);
         if (!r->dim_strides || !tensor->dim) continue;
         int64_t dim = r->dim_strides & (1u << t) ? r->strides[t][3] : 1;
@@ -465,6 +485,7 @@ size_t stw_problem_print(const stw_problem *p, char *text, size_t capacity) {
     add_word(&line, G_DATA, (int)p->data);
     add_word(&line, G_SEQS, (int)p->seqs);
     add_word(&line, G_LENS, (int)p->used);
+    add_word(&line, G_DRAW, (int)p->draw);
     if (p->by_pointer) stw_text_add(&line, ":pointer");
     for (size_t i = 0; i < INTEGER_COUNT; ++i) {
         const char *field = (const char *)p + integers[i].offset;

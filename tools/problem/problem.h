@@ -45,6 +45,27 @@ typedef enum stw_problem_seqs { /* lengths of packed sequences */
                                 STW_SEQS_ZEROS = 2 /* most are empty */
 } stw_problem_seqs;
 
+/* STW_PROBLEM_DRAW(ID, token): which masks intervals and block mask hold (tools/verify/masks.c). Those that a form
+ * cannot say are cut to what it can. */
+#define STW_PROBLEM_DRAW_LIST(X)                                                                                       \
+    X(RANDOM, "random")       /* any interval, empty ones, all rows and none included                 */               \
+    X(DOCUMENTS, "documents") /* keys of a document are seen by its rows                               */              \
+    X(PREFIX, "prefix")       /* a prefix is seen by all rows, the keys behind it by rows from their own on */         \
+    X(CHUNK, "chunk")         /* documents of one length                                               */              \
+    X(TREE, "tree")           /* a node is seen by its subtree: a prefix with branches                 */              \
+    X(SLIDING, "sliding")     /* the first keys are seen by all rows, the others by the rows of a window */            \
+    X(PADDING, "padding")     /* keys at either end are seen by nobody                                 */              \
+    X(CAUSAL, "causal")       /* keys are seen by rows from their own on                                */             \
+    X(DEAD, "dead")           /* a third of the rows see nothing                                       */              \
+    X(OPEN, "open")           /* nothing is hidden                                                     */              \
+    X(HIDDEN, "hidden")       /* everything is                                                         */
+
+typedef enum stw_problem_draw {
+#define STW_DRAW_ID(id, token) STW_DRAW_##id,
+    STW_PROBLEM_DRAW_LIST(STW_DRAW_ID)
+#undef STW_DRAW_ID
+} stw_problem_draw;
+
 typedef enum stw_problem_used {                      /* used lengths, with HAS_USED_LENGTHS */
                                 STW_USED_RANDOM = 0, /* any, 0 and full included      */
                                 STW_USED_ZERO = 1,   /* all 0                         */
@@ -65,9 +86,11 @@ typedef struct stw_problem {
     stw_problem_data data;
     stw_problem_seqs seqs;
     stw_problem_used used;
-    int32_t by_pointer; /* dropout seed and offset, q and k offsets go through memory */
-    int64_t seed;       /* of the data                                                */
-    int64_t skew;       /* elements by which every tensor is off its 256-byte boundary */
+    stw_problem_draw draw;
+    int32_t by_pointer;  /* dropout seed and offset, q and k offsets go through memory */
+    int64_t seed;        /* of the data                                                */
+    int64_t draw_length; /* of documents, chunks, prefix, window; 0: by the sequence's    */
+    int64_t skew;        /* elements by which every tensor is off its 256-byte boundary */
     int64_t q_offset, k_offset;
     int64_t dropout_seed, dropout_offset;
     stw_problem_list cu_q, cu_kv, used_q, used_kv, q_offsets, k_offsets; /* explicit values */

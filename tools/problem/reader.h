@@ -19,7 +19,7 @@ typedef struct stw_reader {
     stw_problem_layout layout;
     uint64_t seen;                          /* groups of options given        */
     uint32_t explicit_strides, dim_strides; /* bits of stw_problem_tensors: given; with head_dim's */
-    int64_t strides[13][4];
+    int64_t strides[15][4];
 } stw_reader;
 
 /* STW_E_INVALID: "problem: at 27: 'dropuot0.1' " and what is wrong. */

@@ -44,6 +44,14 @@ static const stw_ref_core *ref_core(int f32, stw_dtype dtype) {
     return f32 ? &stw_ref_core_f32 : &stw_ref_core_f64;
 }
 
+static int ref_some_head_sees(const stw_ref_problem *p, const stw_ref_side *q, const stw_ref_side *kv, int64_t b,
+                              int64_t i, int64_t j) {
+    if (!stw_ref_hides(p)) return 1;
+    for (int64_t h = 0; h < p->desc->heads_q; ++h)
+        if (stw_ref_unhidden(p, q, kv, b, h, i, j)) return 1;
+    return 0;
+}
+
 /* Rows of a sequence are padding until a visible pair makes them live. */
 static void ref_mark_rows(const stw_ref_problem *p, stw_ref_result *result, int64_t b) {
     stw_ref_side q = stw_ref_side_q(p, b), kv = stw_ref_side_kv(p, b);
@@ -53,7 +61,8 @@ static void ref_mark_rows(const stw_ref_problem *p, stw_ref_result *result, int6
     for (int64_t j = 0; j < kv.rows; ++j) row_kv[j] = STW_REF_ROW_ZERO;
     for (int64_t i = 0; i < q.used; ++i) {
         for (int64_t j = 0; j < kv.used; ++j) {
-            if (stw_ref_visible(p, &q, &kv, i, j)) row_q[i] = row_kv[j] = STW_REF_ROW_LIVE;
+            if (stw_ref_visible(p, &q, &kv, i, j) && ref_some_head_sees(p, &q, &kv, b, i, j))
+                row_q[i] = row_kv[j] = STW_REF_ROW_LIVE;
         }
     }
 }

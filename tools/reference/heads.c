@@ -129,6 +129,13 @@ static void ref_hide_pairs(const stw_ref_problem *p, stw_ref_head *head) {
             if (!bytes[i * head->bias_query + j * head->bias_key]) head->pair[i * head->keys + j] = 0;
 }
 
+/* The same of intervals and block mask. */
+static void ref_hide_masked(const stw_ref_problem *p, stw_ref_head *head, int64_t b, int64_t h) {
+    for (int64_t i = 0; i < head->queries; ++i)
+        for (int64_t j = 0; j < head->keys; ++j)
+            if (!stw_ref_unhidden(p, &head->side_q, &head->side_kv, b, h, i, j)) head->pair[i * head->keys + j] = 0;
+}
+
 void stw_ref_head_load_q(const stw_ref_problem *p, stw_ref_head *head, int64_t b, int64_t h, int backward) {
     const stw_attn_desc *d = p->desc;
     for (int64_t i = 0; i < head->queries; ++i) {
@@ -144,6 +151,7 @@ void stw_ref_head_load_q(const stw_ref_problem *p, stw_ref_head *head, int64_t b
     head->sink = (d->flags & STW_ATTN_SINK) ? stw_load_f64(p->args->sink, h, dtype) : -INFINITY;
     memcpy(head->pair, head->visible, (size_t)(head->queries * head->keys));
     if (d->bias_dtype == STW_U8) ref_hide_pairs(p, head);
+    if (stw_ref_hides(p)) ref_hide_masked(p, head, b, h);
     if (!(d->dropout_p > 0)) return;
     for (int64_t i = 0; i < head->queries; ++i) {
         for (int64_t j = 0; j < head->keys; ++j) {

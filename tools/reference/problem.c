@@ -46,6 +46,8 @@ static int ref_pointers_valid(const stw_ref_problem *p, int backward) {
     if (p->rows_q && !a->q) return 0;
     if (p->rows_kv && (!a->k || !a->v)) return 0;
     if (d->bias_dtype != STW_DTYPE_NONE && p->rows_q && p->rows_kv && !a->bias) return 0;
+    if (d->interval_form != STW_INTERVALS_NONE && p->rows_q && p->rows_kv && !a->intervals) return 0;
+    if ((d->flags & STW_ATTN_BLOCK_MASK) && p->rows_q && p->rows_kv && !a->block_mask) return 0;
     if ((d->flags & STW_ATTN_ALIBI) && !a->alibi_slopes) return 0;
     if ((d->flags & STW_ATTN_SINK) && !a->sink) return 0;
     if (!backward || !p->rows_q) return 1;
@@ -119,6 +121,41 @@ int stw_ref_visible(const stw_ref_problem *p, const stw_ref_side *q, const stw_r
     if ((d->flags & STW_ATTN_HAS_WINDOW_LEFT) && key < diagonal - d->window_left) return 0;
     if ((d->flags & STW_ATTN_HAS_WINDOW_RIGHT) && key > diagonal + d->window_right) return 0;
     return 1;
+}
+
+int stw_ref_hides(const stw_ref_problem *p) {
+    return p->desc->interval_form != STW_INTERVALS_NONE || (p->desc->flags & STW_ATTN_BLOCK_MASK);
+}
+
+/* stw_attn_intervals, a line a form. */
+static int ref_between(const stw_attn_desc *d, const int32_t *bounds, int64_t i) {
+    const int64_t step = d->intervals.bound;
+#define BOUND(n) ((int64_t)bounds[(n) * step])
+    switch (d->interval_form) {
+    case STW_INTERVALS_NONE: return 0;
+    case STW_INTERVALS_FROM: return i >= BOUND(0);
+    case STW_INTERVALS_RANGE: return BOUND(0) <= i && i < BOUND(1);
+    case STW_INTERVALS_FROM_BELOW: return i >= BOUND(0) || i < BOUND(1);
+    case STW_INTERVALS_RANGE_BELOW: return (BOUND(0) <= i && i < BOUND(1)) || i < BOUND(2);
+    case STW_INTERVALS_TWO_RANGES: return (BOUND(0) <= i && i < BOUND(1)) || (BOUND(2) <= i && i < BOUND(3));
+    }
+#undef BOUND
+    return 0;
+}
+
+int stw_ref_unhidden(const stw_ref_problem *p, const stw_ref_side *q, const stw_ref_side *kv, int64_t b, int64_t h,
+                     int64_t i, int64_t j) {
+    const stw_attn_desc *d = p->desc;
+    if (d->interval_form != STW_INTERVALS_NONE) {
+        const stw_interval_strides *s = &d->intervals;
+        int64_t key = stw_attn_intervals_through_pack(d) ? (kv->first + j) * s->key : b * s->batch + j * s->key;
+        if (ref_between(d, p->args->intervals + key + h / p->group * s->head, i + q->offset)) return 0;
+    }
+    if (!(d->flags & STW_ATTN_BLOCK_MASK)) return 1;
+    const stw_block_mask_strides *s = &d->block_mask;
+    return p->args
+               ->block_mask[b * s->batch + h * s->head + i / STW_MASK_BLOCK * s->query + j / STW_MASK_BLOCK * s->key] !=
+           0;
 }
 
 int64_t stw_ref_row_index(const stw_attn_strides *s, int packed, const stw_ref_side *side, int64_t b, int64_t h,

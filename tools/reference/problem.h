@@ -43,6 +43,12 @@ int64_t stw_ref_shift(const stw_ref_problem *problem, const stw_ref_side *q, con
 int stw_ref_visible(const stw_ref_problem *problem, const stw_ref_side *q, const stw_ref_side *kv, int64_t i,
                     int64_t j);
 
+/* Intervals and block mask allow query head h of sequence b to see local (i, j). */
+int stw_ref_unhidden(const stw_ref_problem *problem, const stw_ref_side *q, const stw_ref_side *kv, int64_t b,
+                     int64_t h, int64_t i, int64_t j);
+/* There are such masks. */
+int stw_ref_hides(const stw_ref_problem *problem);
+
 /* Dropout keeps the element (local b, h, i, j). */
 int stw_ref_keeps(const stw_ref_problem *problem, const stw_ref_side *q, const stw_ref_side *kv, int64_t b, int64_t h,
                   int64_t i, int64_t j);

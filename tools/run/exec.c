@@ -87,11 +87,11 @@ static int run_once(run_job *job, int forward, double *seconds_out) {
     if (!status) status = stw_stream_synchronize(job->context, job->stream);
     if (status) return refuse(job, status);
     if (bad)
-        return run_refuse(job->problem, STW_EXIT_USAGE, "values out of range in%s%s%s%s%s",
+        return run_refuse(job->problem, STW_EXIT_USAGE, "values out of range in%s%s%s%s%s%s",
                           bad & STW_DATA_CU_SEQLENS_Q ? " cu_seqlens_q" : "",
                           bad & STW_DATA_CU_SEQLENS_KV ? " cu_seqlens_k" : "", bad & STW_DATA_USED_Q ? " used_q" : "",
-                          bad & STW_DATA_USED_KV ? " used_k" : "",
-                          bad & STW_DATA_OFFSETS ? " q_offsets/k_offsets" : "");
+                          bad & STW_DATA_USED_KV ? " used_k" : "", bad & STW_DATA_OFFSETS ? " q_offsets/k_offsets" : "",
+                          bad & STW_DATA_INTERVALS ? " intervals" : "");
     return 0;
 }
 

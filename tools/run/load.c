@@ -116,6 +116,13 @@ static int set_dropout_map(run_problem *p, const char *text) {
     return index >= 0;
 }
 
+static int set_interval_form(run_problem *p, const char *text) {
+    static const char *const names[] = {"none", "from", "range", "from_below", "range_below", "two_ranges", NULL};
+    int index = index_of(text, names);
+    if (index >= 0) p->desc.interval_form = (stw_attn_intervals)index;
+    return index >= 0;
+}
+
 static int set_alibi_column(run_problem *p, const char *text) {
     static const char *const names[] = {"0", "1", NULL};
     int index = index_of(text, names);
@@ -161,6 +168,7 @@ static const struct {
     {"dropout_offset", set_dropout_offset, "a whole number of 0..2^64-1"},
     {"dropout_map", set_dropout_map, "philox, mem_eff or flash2"},
     {"alibi_column", set_alibi_column, "0 or 1"},
+    {"interval_form", set_interval_form, "none, from, range, from_below, range_below or two_ranges"},
     {"deterministic", set_deterministic, "0 or 1"},
     {"grad_dtype", set_grad_dtype, "f32 or nothing"},
     {"q_offset", set_q_offset, "a whole number"},
@@ -215,6 +223,8 @@ const run_slot_row run_slot_rows[RUN_SLOTS] = {
     [RUN_USED_K] = ROW("used_k", used_kv, " I32 "),
     [RUN_Q_OFFSETS] = ROW("q_offsets", q_offsets, " I64 "),
     [RUN_K_OFFSETS] = ROW("k_offsets", k_offsets, " I64 "),
+    [RUN_INTERVALS] = ROW("intervals", intervals, " I32 "),
+    [RUN_BLOCK_MASK] = ROW("block_mask", block_mask, " BOOL U8 "),
     [RUN_DQ] = ROW("dq", dq, ""),
     [RUN_DK] = ROW("dk", dk, ""),
     [RUN_DV] = ROW("dv", dv, ""),

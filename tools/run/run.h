@@ -30,6 +30,8 @@ typedef enum run_slot {
     RUN_USED_K,
     RUN_Q_OFFSETS,
     RUN_K_OFFSETS,
+    RUN_INTERVALS,
+    RUN_BLOCK_MASK,
     RUN_INPUTS, /* from here on: what the call writes, in the order of stw_grad */
     RUN_DQ = RUN_INPUTS,
     RUN_DK,

@@ -239,6 +239,41 @@ static int bias_shape(run_problem *p) {
     return 0;
 }
 
+/* Heads of 1: one mask for all. Packed keys are numbered through the pack. */
+static int intervals_shape(run_problem *p) {
+    static const int64_t bounds[] = {0, 1, 2, 2, 3, 4};
+    const stw_st_tensor *tensor = p->inputs[RUN_INTERVALS];
+    stw_attn_desc *d = &p->desc;
+    if (!tensor != !d->interval_form)
+        return run_refuse(p, STW_EXIT_USAGE, "intervals and metadata interval_form: one is given without the other");
+    if (!tensor) return 0;
+    int packed = p->inputs[RUN_CU_K] != NULL, heads = tensor->rank == 4 && tensor->shape[1] == 1 ? 1 : (int)d->heads_kv;
+    const int64_t shape[4] = {packed ? 1 : d->batch, heads, packed ? p->inputs[RUN_K]->shape[0] : d->max_seq_kv,
+                              bounds[d->interval_form]};
+    int status = expect_shape(p, "intervals", tensor, packed ? "[1,1|Hk,T,bounds]" : "[B,1|Hk,Sk,bounds]", 4, shape);
+    if (status) return status;
+    d->intervals = (stw_interval_strides){packed ? 0 : heads * shape[2] * shape[3], heads > 1 ? shape[2] * shape[3] : 0,
+                                          shape[3], 1};
+    set_shape(p, RUN_INTERVALS, tensor->type, 4, shape);
+    return 0;
+}
+
+static int block_mask_shape(run_problem *p) {
+    const stw_st_tensor *tensor = p->inputs[RUN_BLOCK_MASK];
+    stw_attn_desc *d = &p->desc;
+    if (!tensor) return 0;
+    int64_t heads = tensor->rank == 4 && tensor->shape[1] == 1 ? 1 : d->heads_q;
+    const int64_t shape[4] = {d->batch, heads, (d->max_seq_q + STW_MASK_BLOCK - 1) / STW_MASK_BLOCK,
+                              (d->max_seq_kv + STW_MASK_BLOCK - 1) / STW_MASK_BLOCK};
+    int status = expect_shape(p, "block_mask", tensor, "[B,1|Hq,Sq/128,Sk/128]", 4, shape);
+    if (status) return status;
+    d->flags |= STW_ATTN_BLOCK_MASK;
+    d->block_mask = (stw_block_mask_strides){heads * shape[2] * shape[3], heads > 1 ? shape[2] * shape[3] : 0, shape[3],
+                                             1};
+    set_shape(p, RUN_BLOCK_MASK, tensor->type, 4, shape);
+    return 0;
+}
+
 /* Gradients have the shapes of their inputs. */
 static int output_shapes(run_problem *p) {
     const run_slot source[STW_GRAD_COUNT] = {RUN_Q, RUN_K, RUN_V, RUN_BIAS, RUN_SINK};
@@ -311,6 +346,8 @@ int run_shape(run_problem *p) {
     status = main_shapes(p);
     if (!status) status = vector_shapes(p);
     if (!status) status = bias_shape(p);
+    if (!status) status = intervals_shape(p);
+    if (!status) status = block_mask_shape(p);
     if (!status) status = output_shapes(p);
     return status;
 }

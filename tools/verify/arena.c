@@ -86,6 +86,29 @@ static place bias_place(const stw_attn_desc *d, const stw_bias_strides *s, stw_d
     return t;
 }
 
+static place intervals_place(const stw_attn_desc *d) {
+    int through_pack = stw_attn_intervals_through_pack(d);
+    const stw_interval_strides *s = &d->intervals;
+    static const int64_t bounds[] = {1, 1, 2, 2, 3, 4}; /* by form; 1: there is no such mask */
+    place t = {{through_pack ? 1 : d->batch, d->heads_kv, through_pack ? d->total_kv : d->max_seq_kv,
+                bounds[d->interval_form <= STW_INTERVALS_TWO_RANGES ? d->interval_form : 0]},
+               {through_pack ? 0 : s->batch, s->head, s->key, s->bound},
+               1,
+               4};
+    return t;
+}
+
+static int64_t mask_blocks(int64_t rows) { return (rows + STW_MASK_BLOCK - 1) / STW_MASK_BLOCK; }
+
+static place block_mask_place(const stw_attn_desc *d) {
+    const stw_block_mask_strides *s = &d->block_mask;
+    place t = {{d->batch, d->heads_q, mask_blocks(d->max_seq_q), mask_blocks(d->max_seq_kv)},
+               {s->batch, s->head, s->query, s->key},
+               1,
+               1};
+    return t;
+}
+
 static stw_dtype or_else(stw_dtype dtype, stw_dtype fallback) { return dtype ? dtype : fallback; }
 
 static place place_of(const stw_verify_case *c, stw_verify_tensor id) {
@@ -106,6 +129,8 @@ static place place_of(const stw_verify_case *c, stw_verify_tensor id) {
     case STW_VERIFY_DELTA: return rows_place(d, &d->delta, 0, 1, number, 1);
     case STW_VERIFY_BIAS: return bias_place(d, &d->bias, d->bias_dtype);
     case STW_VERIFY_DBIAS: return bias_place(d, &d->dbias, or_else(d->dbias_dtype, d->bias_dtype));
+    case STW_VERIFY_INTERVALS: return intervals_place(d);
+    case STW_VERIFY_BLOCK_MASK: return block_mask_place(d);
     case STW_VERIFY_ALIBI:
         return array_place(d->alibi_stride_batch ? d->alibi_stride_batch * (batch - 1) + heads : heads,
                            stw_dtype_size(number));
@@ -147,6 +172,8 @@ static int is_present(const stw_problem *p, stw_verify_tensor id) {
     case STW_VERIFY_DBIAS: return (outputs & STW_OUT_DBIAS) != 0;
     case STW_VERIFY_DSINK: return (outputs & STW_OUT_DSINK) != 0;
     case STW_VERIFY_STATUS: return odd;
+    case STW_VERIFY_INTERVALS: return d->interval_form != STW_INTERVALS_NONE;
+    case STW_VERIFY_BLOCK_MASK: return (flags & STW_ATTN_BLOCK_MASK) != 0;
     default: return 1; /* q, k, v, out, dout, lse; out stays null with a given delta: stw_verify_args */
     }
 }

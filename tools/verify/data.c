@@ -163,7 +163,7 @@ static double noise(const stw_verify_case *c, stw_verify_tensor tensor, int64_t 
     uint64_t seed = (uint64_t)c->problem.seed;
     double value = stw_verify_normal(seed, tensor, (uint64_t)index);
     if (c->problem.desc.dtype != STW_F64) return value;
-    return value + ldexp((double)stw_verify_random(seed, STW_VERIFY_TENSOR_COUNT + tensor, (uint64_t)index), -80);
+    return value + ldexp((double)stw_verify_random(seed, STW_VERIFY_STATUS + 1 + tensor, (uint64_t)index), -80);
 }
 
 /* Of lse, dlse, delta, slopes, sink and what accumulates. */
@@ -433,6 +433,7 @@ void stw_verify_fill(stw_verify_case *c) {
     fill_all_shares(c);
     fill_per_head(c);
     fill_arrays(c);
+    stw_verify_fill_masks(c);
     fill_outputs(c);
 }
 

@@ -18,7 +18,7 @@
     X(BIAS, bias) X(ALIBI, alibi_slopes) X(SINK, sink) X(CU_Q, cu_seqlens_q) X(CU_KV, cu_seqlens_kv) \
     X(USED_Q, used_q) X(USED_KV, used_kv) X(Q_OFFSETS, q_offsets) X(K_OFFSETS, k_offsets) \
     X(SEED, dropout_seed_ptr) X(OFFSET, dropout_offset_ptr) X(DQ, dq) X(DK, dk) X(DV, dv) \
-    X(DBIAS, dbias) X(DSINK, dsink) X(STATUS, status_out)
+    X(DBIAS, dbias) X(DSINK, dsink) X(STATUS, status_out) X(INTERVALS, intervals) X(BLOCK_MASK, block_mask)
 /* clang-format on */
 
 typedef enum stw_verify_tensor {
@@ -83,6 +83,7 @@ stw_status stw_verify_make_side(stw_verify_case *c, int side);
 /* ---- data.c -------------------------------------------------------------------------------- */
 
 void stw_verify_fill(stw_verify_case *c);       /* inputs of a call; what nobody may read stays NaN           */
+void stw_verify_fill_masks(stw_verify_case *c); /* masks.c: intervals and block mask                        */
 void stw_verify_fill_delta(stw_verify_case *c); /* a given delta, once out and dout are there                 */
 uint64_t stw_verify_random(uint64_t seed, uint64_t stream, uint64_t index); /* uniform 64 bits */
 double stw_verify_normal(uint64_t seed, uint64_t stream, uint64_t index);   /* N(0,1)          */

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Interval and block masks in sm90's own main loop. A kernel before it notes of each key block (of a kv head, where
+ * heads have masks of their own) which query blocks hold a visible pair, and in which of them pairs are to be tested: a
+ * bit each, 32 blocks a word. Each word with a bit names the next that has one, over the heads of the group, and the
+ * last the first. So the main loop comes to its next query block in the same few instructions wherever that is. Of each
+ * key it notes the first and the last row that see it and the intervals, which may hide rows between the two. */
+#ifndef STW_CUDA_ATTN_BWD_SM90_VISIBLE_H
+#define STW_CUDA_ATTN_BWD_SM90_VISIBLE_H
+
+#include "common/kernels/attn_bwd_list.h"
+
+/* 32 query blocks of a head. */
+struct alignas(16) sm90_visible_word {
+    uint32_t visible, touched; /* blocks that hold a visible pair; those whose pairs are tested            */
+    uint32_t next;             /* number of the word behind it                                             */
+    uint32_t place;            /* its first block / 32; from PLACE_BITS on: heads from here to the next    */
+    enum { PLACE_BITS = 20 };
+};
+static_assert(sizeof(sm90_visible_word) == STW_SM90_VISIBLE_WORD_BYTES, "host and device agree on words");
+static_assert(STW_SM90_VISIBLE_LENGTH <= 1u << sm90_visible_word::PLACE_BITS, "words of a row are numbered");
+
+/* A work tile's key block of these kernels: fields of attn_key_block that they do not need hold others. */
+struct sm90_visible_tile {
+    attn_key_block &k;
+    DEV_METHOD int &head() const { return k.first; }          /* of the group: where the first word is          */
+    DEV_METHOD int &steps() const { return k.end; }           /* query blocks that hold a visible pair, all heads' */
+    DEV_METHOD int &visible() const { return k.inner_first; } /* the first word, an sm90_visible_word             */
+    DEV_METHOD int &touched() const { return k.inner_end; }
+    DEV_METHOD int &next() const { return k.whole_first; }
+    DEV_METHOD int &place() const { return k.whole_end; }
+    DEV_METHOD uint32_t &index() const { return k.index; } /* twice its number, and 1 if keys have rows between */
+};
+
+/* The first and the last row that see a key. */
+struct sm90_seen {
+    int first, last;
+};
+struct alignas(16) sm90_visible_block {
+    enum { KEYS = 128 };
+    attn_key_block k;
+    sm90_seen seen[KEYS];
+    stw_hidden_rows hidden[KEYS]; /* rows that do not see the key, between those that do, too */
+};
+static_assert(sizeof(sm90_visible_block) == STW_SM90_VISIBLE_BLOCK_BYTES, "host and device agree on key blocks");
+
+/* The number of a key block of kv head `head`. */
+DEV_FN uint32_t sm90_visible_index(const stw_attn_launch &l, uint32_t key_block, uint32_t head) {
+    return l.visible_heads > 1 ? key_block * l.visible_heads + head : key_block;
+}
+
+/* ---- the kernel: a warp a key block and head ---- */
+
+DEV_FN int sm90_wave_min(int x) {
+    DEV_UNROLL_FOR (int mask = DEV_WAVE / 2; mask > 0; mask /= 2) x = min(x, (int)dev_shuffle_xor((uint32_t)x, mask));
+    return x;
+}
+DEV_FN int sm90_wave_max(int x) { return -sm90_wave_min(-x); }
+
+/* Rows that see local key j: the band's, shortened by intervals that begin or end with them. True: `hidden` has others
+ * between. */
+DEV_FN bool sm90_see(const attn_key_block &k, int64_t j, const stw_hidden_rows &hidden, sm90_seen *out) {
+    const int64_t far = INT64_C(1) << 30;
+    int first = (int)stw_clamp_i64(stw_larger(j - k.seq.band.high, k.seq.q_low), -far, far);
+    int last = (int)stw_clamp_i64(stw_smaller(j - k.seq.band.low, k.seq.q_end - 1), -far, far);
+    if (j >= k.seq.kv.used) first = (int)far;
+    DEV_UNROLL_FOR (int i = 0; i < 4; ++i) { /* twice: one may begin where the other ends */
+        const int from = hidden.first[i % 2], to = hidden.end[i % 2];
+        if (from < to && from <= first) first = max(first, to);
+        if (from < to && to > last) last = min(last, from - 1);
+    }
+    bool between = false;
+    DEV_UNROLL_FOR (int x = 0; x < 2; ++x)
+        between |= hidden.first[x] < hidden.end[x] && hidden.first[x] <= last && hidden.end[x] > first;
+    *out = {first, last};
+    return between && first <= last;
+}
+
+/* Key block `number` of sequence b, entry `at` of the list, for kv head `head` or all of them. */
+DEV_FN void sm90_list_visible_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number, int head,
+                                    int lane) {
+    typedef sm90_visible_word word;
+    const stw_attn_params &p = l.p;
+    const uint32_t index = sm90_visible_index(l, (uint32_t)at, (uint32_t)head);
+    const int bm = (int)l.bm;
+    attn_key_block k = attn_key_block_of(l, at, b, number);
+    sm90_visible_block &out = ((sm90_visible_block *)l.visible_blocks)[index];
+    stw_hidden_block bounds = stw_hidden_block_of_none();
+    bool between = false, wrong = false;
+    DEV_ROLLED_FOR (int key = lane; key < (int)l.bn; key += DEV_WAVE) {
+        const int64_t j = k.j0 + key;
+        stw_hidden_rows hidden = {{0, 0}, {0, 0}};
+        if (j < k.seq.kv.used) {
+            if (p.features & STW_FEAT_INTERVALS) {
+                const int32_t *at_key = stw_interval_at(&p, &k.seq.kv, b, head, j);
+                hidden = stw_hidden_rows_of(&p, &k.seq.q, at_key);
+                wrong |= stw_bounds_are_wrong(&p, &k.seq.q, at_key) != 0;
+            }
+            stw_hidden_block_add(&bounds, &hidden);
+        }
+        between |= sm90_see(k, j, hidden, out.seen + key);
+        out.hidden[key] = hidden;
+    }
+    between = __any_sync(0xFFFFFFFFu, between);
+    wrong = __any_sync(0xFFFFFFFFu, wrong);
+    DEV_UNROLL_FOR (int x = 0; x < 2; ++x) {
+        bounds.all_first[x] = sm90_wave_max(bounds.all_first[x]);
+        bounds.all_end[x] = sm90_wave_min(bounds.all_end[x]);
+        bounds.any_first[x] = sm90_wave_min(bounds.any_first[x]);
+        bounds.any_end[x] = sm90_wave_max(bounds.any_end[x]);
+    }
+    const bool ends = !(p.features & STW_FEAT_PACKED_Q) && k.seq.q_low == 0 && k.seq.q_end == p.max_seq_q;
+    const int inner_first = ends ? k.inner_first : max(k.inner_first, k.whole_first),
+              inner_end = ends ? k.inner_end : min(k.inner_end, k.whole_end);
+    const int rows = (int)l.visible_rows, used = (int)k.seq.q.used;
+    const bool ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0; /* sm90_list_turns reads all words */
+    const int first_word = ordered ? 0 : k.first / 32, last_word = ordered           ? (int)l.visible_length - 1
+                                                                   : k.end > k.first ? (k.end - 1) / 32
+                                                                                     : -1;
+    word first = {0, 0, 0, 0};
+    int head_of_first = -1, steps = 0; /* of the words so far, from the last to the first */
+    uint32_t first_at = 0, last_at = 0, last_place = 0;
+    DEV_ROLLED_FOR (int g = rows - 1; g >= 0; --g)
+        DEV_ROLLED_FOR (int w = last_word; w >= first_word; --w) {
+            const int block = 32 * w + lane, i0 = block * bm, i1 = min(i0 + bm, used);
+            bool sees = block >= k.first && block < k.end && !stw_hidden_block_hides_all(&bounds, i0, i1);
+            if (sees && p.features & STW_FEAT_BLOCK_MASK)
+                sees = stw_block_mask_at(&p, b, head * (int)p.group + g, i0, k.j0) != 0;
+            const bool tests =
+                block < inner_first || block >= inner_end || !stw_hidden_block_hides_none(&bounds, i0, i1);
+            const uint32_t visible = __ballot_sync(0xFFFFFFFFu, sees),
+                           touched = __ballot_sync(0xFFFFFFFFu, sees && tests);
+            const uint32_t here = (index * (uint32_t)rows + (uint32_t)g) * l.visible_length + (uint32_t)w;
+            if (!visible) {
+                if (ordered && lane == 0) ((word *)l.visible_words)[here].visible = 0;
+                continue;
+            }
+            const bool is_last = head_of_first < 0;
+            if (is_last) last_at = first_at = here, last_place = (uint32_t)w;
+            first = {visible, touched, first_at, (uint32_t)w};
+            if (!is_last) first.place |= (uint32_t)(head_of_first - g) << word::PLACE_BITS;
+            if (lane == 0) ((word *)l.visible_words)[here] = first;
+            steps += __popc(visible);
+            first_at = here;
+            head_of_first = g;
+        }
+    if (lane) return;
+    if (wrong && p.status_out) dev_global_or(p.status_out, STW_DATA_INTERVALS);
+    if (rows == 1 && steps) { /* the next head has the same row */
+        const uint32_t place = last_place | 1u << word::PLACE_BITS;
+        word &last = ((word *)l.visible_words)[last_at];
+        last.next = first_at;
+        last.place = place;
+        if (last_at == first_at) first.place = place;
+        steps *= (int)p.group;
+    }
+    const sm90_visible_tile tile = {k};
+    tile.head() = max(head_of_first, 0);
+    tile.steps() = steps;
+    tile.visible() = (int)first.visible;
+    tile.touched() = (int)first.touched;
+    tile.next() = (int)first.next;
+    tile.place() = (int)first.place;
+    tile.index() = 2 * index + between;
+    out.k = k;
+}
+
+/* The kernel before this one has listed packed keys, and written status_out. */
+DEV_FN void sm90_list_visible(const stw_attn_launch &l) {
+    const int64_t heads = l.visible_heads, number = dev_cta() * (STW_ROW_THREADS / DEV_WAVE) + dev_wave(),
+                  at = stw_quotient(number, heads);
+    const int lane = (int)dev_lane(), head = (int)(number - at * heads);
+    dev_let_next_begin();
+    dev_await_previous();
+    if (l.p.features & STW_FEAT_PACKED_KV) {
+        const attn_key_block *const list = (const attn_key_block *)l.key_blocks;
+        if (at < stw_quotient((int64_t)l.listed[0], l.p.heads_kv))
+            sm90_list_visible_block(l, at, list[at].b, list[at].block, head, lane);
+    } else if (at < l.p.batch * l.k_blocks) {
+        const int64_t b = stw_quotient(at, l.k_blocks);
+        sm90_list_visible_block(l, at, b, at - b * l.k_blocks, head, lane);
+    }
+}
+
+/* Otherwise, of dense keys, a kernel behind it: the key blocks of a head in the order of their steps, the most first, so
+ * that the last work tiles, for which multiprocessors wait, are short. A warp finds the place of one. */
+DEV_FN void sm90_list_longest_first(const stw_attn_launch &l) {
+    const int64_t heads = l.visible_heads, number = dev_cta() * (STW_ROW_THREADS / DEV_WAVE) + dev_wave(),
+                  at = stw_quotient(number, heads), b = stw_quotient(at, l.k_blocks);
+    const int head = (int)(number - at * heads), mine = (int)(at - b * l.k_blocks), blocks = (int)l.k_blocks;
+    dev_let_next_begin();
+    dev_await_previous();
+    if (at >= l.p.batch * l.k_blocks) return;
+    auto index = [&](int block) { return sm90_visible_index(l, (uint32_t)(b * l.k_blocks) + block, (uint32_t)head); };
+    auto steps = [&](int block) { return ((const sm90_visible_block *)l.visible_blocks)[index(block)].k.end; };
+    const int of_mine = steps(mine);
+    int before = 0;
+    DEV_ROLLED_FOR (int first = 0; first < blocks; first += DEV_WAVE) {
+        const int block = first + (int)dev_lane(), of_block = block < blocks ? steps(block) : -1;
+        before += __popc(__ballot_sync(0xFFFFFFFFu, of_block > of_mine || (of_block == of_mine && block < mine)));
+    }
+    if (dev_lane() == 0) l.visible_next[index(before)] = (uint16_t)mine;
+}
+
+/* Deterministic mode, a kernel behind it: a warp goes over the key blocks of a sequence from the last to the first, a
+ * lane a query block: which adds first, and behind each which adds next. */
+DEV_FN void sm90_list_turns(const stw_attn_launch &l) {
+    const stw_attn_params &p = l.p;
+    const int64_t heads = l.visible_heads, rows = l.visible_rows, length = l.visible_length;
+    int64_t at = dev_cta() * (STW_ROW_THREADS / DEV_WAVE) + dev_wave(), rest = stw_quotient(at, length);
+    const int w = (int)(at - rest * length), lane = (int)dev_lane();
+    at = stw_quotient(rest, rows);
+    const int g = (int)(rest - at * rows);
+    rest = at;
+    at = stw_quotient(rest, heads);
+    const int head = (int)(rest - at * heads);
+    dev_let_next_begin();
+    dev_await_previous();
+    const bool packed = (p.features & STW_FEAT_PACKED_KV) != 0;
+    const int64_t entries = packed ? stw_quotient((int64_t)l.listed[0], p.heads_kv) : p.batch * l.k_blocks;
+    if (at >= entries) return;
+    const attn_key_block &k =
+        ((const sm90_visible_block *)l.visible_blocks)[sm90_visible_index(l, (uint32_t)at, (uint32_t)head)].k;
+    if (k.block != 0) return;
+    const int64_t count = packed ? stw_smaller(stw_blocks_of(k.seq.kv.rows, l.bn), entries - at) : l.k_blocks;
+    uint32_t first = STW_SM90_VISIBLE_NONE, before = 0;
+    DEV_ROLLED_FOR (int64_t block = count - 1; block >= 0; --block) {
+        const uint32_t index = sm90_visible_index(l, (uint32_t)(at + block), (uint32_t)head);
+        const uint32_t word = (index * (uint32_t)rows + (uint32_t)g) * (uint32_t)length + (uint32_t)w;
+        if (!(((const sm90_visible_word *)l.visible_words)[word].visible >> lane & 1)) continue;
+        if (first == STW_SM90_VISIBLE_NONE) first = (uint32_t)block;
+        else l.visible_next[(int64_t)before * 32 + lane] = (uint16_t)block;
+        before = word;
+    }
+    if (first == STW_SM90_VISIBLE_NONE) return;
+    l.visible_next[(int64_t)before * 32 + lane] = STW_SM90_VISIBLE_NONE;
+    const int group = (int)p.group, h0 = heads > 1 ? head * group : 0, h1 = heads > 1 ? h0 + group : (int)p.heads_q,
+              of_block = 32 * w + lane;
+    DEV_ROLLED_FOR (int h = h0; h < h1; ++h)
+        if (rows == 1 || h % group == g) l.dq_semaphore[h * l.q_blocks + k.seq.q_block + of_block] = first;
+}
+
+DEV_FN void sm90_list_order(const stw_attn_launch &l) {
+    if (l.p.features & STW_FEAT_DETERMINISTIC) sm90_list_turns(l);
+    else sm90_list_longest_first(l);
+}
+
+#endif
