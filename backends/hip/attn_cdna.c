@@ -79,7 +79,8 @@ static const cdna_mode *mode_of(const stw_attn_params *p) {
     static const cdna_mode modes[] = {{"plain", "exact", 0},
                                       {"ordered", NULL, STW_FEAT_DETERMINISTIC},
                                       {"alibi", "alibi_exact", STW_FEAT_ALIBI},
-                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP}};
+                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP},
+                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT}};
     const uint32_t features = p->features & (SINGLE_PAIRS | STW_FEAT_DETERMINISTIC);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i)
         if (modes[i].features == features) return &modes[i];
@@ -99,16 +100,17 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     if (p->features & STW_FEAT_ALIBI_COLUMN) return "ALiBi by key, not by distance";
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "a softcap that is not from 1/64 to 512";
+    if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
+        return "a dropout_p that is 1 in f32, by the map mem_eff";
     if (mode_of(p)) return NULL;
     if (p->features & STW_FEAT_BIAS) return "a bias";
-    if (p->features & STW_FEAT_DROPOUT) return "dropout";
-    if (p->features & STW_FEAT_DETERMINISTIC) return "ALiBi or softcap in deterministic mode";
-    return "ALiBi and softcap together";
+    if (p->features & STW_FEAT_DETERMINISTIC) return "ALiBi, softcap or dropout in deterministic mode";
+    return "two of ALiBi, softcap and dropout";
 }
 
-/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi or a softcap, and make
- * dQ, dK and dV, whether all are wanted or not. Sizes are taken as their classes (common/size_class.h), since plans are
- * kept by these. */
+/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi, a softcap or dropout,
+ * and make dQ, dK and dV, whether all are wanted or not. Sizes are taken as their classes (common/size_class.h), since
+ * plans are kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     int64_t rows = class_of_rows(p), keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
     if (mode_refusal(tile, p)) return mode_refusal(tile, p);
