@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * What CDNA's own main loop (attn_bwd_cdna.h) does for deterministic mode, ALiBi, softcap and dropout, each in kernels
- * of its own. C: attn_cdna, the shapes, with the mode. Lane l is (n, g) = (l % 16, l / 16). */
+ * What CDNA's own main loop (attn_bwd_cdna.h) does for deterministic mode, ALiBi, softcap, dropout and a bias, each in
+ * kernels of its own. C: attn_cdna, the shapes, with the mode. Lane l is (n, g) = (l % 16, l / 16). */
 #ifndef STW_HIP_ATTN_BWD_CDNA_FEATURES_H
 #define STW_HIP_ATTN_BWD_CDNA_FEATURES_H
 
 #include "attn_bwd_cdna_loads.h"
 
 /* What a kernel knows besides masks; CDNA_PLAIN ones have no code of the others. */
-enum { CDNA_PLAIN, CDNA_ORDERED, CDNA_ALIBI, CDNA_SOFTCAP, CDNA_DROPOUT };
+enum { CDNA_PLAIN, CDNA_ORDERED, CDNA_ALIBI, CDNA_SOFTCAP, CDNA_DROPOUT, CDNA_BIAS, CDNA_BYTES };
+/* The problem has a bias. */
+DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode == CDNA_BYTES; }
 
 /* ---- deterministic mode ---- */
 
@@ -89,9 +91,7 @@ template <class C> DEV_FN uint32_t cdna_spread(uint32_t x) { return C::WIDTH < 1
 template <class C, int MODE = C::MODE> struct attn_cdna_feature {
     DEV_METHOD void set(const attn_work_tile &, cdna_launch, int) {}
     DEV_METHOD void lift() {}
-    DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int, int) {}
-    /* Before a step that minds everything (CDNA_ANY, CDNA_EXACT). */
-    DEV_METHOD void enter_step(int, int) {}
+    DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int, int, int) {}
 };
 
 /* ALiBi subtracts |key - query| slope log2(e) from the exponent. */
@@ -103,8 +103,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_ALIBI> {
         corner = (int)(dev_uniform(u.j0) - dev_uniform(u.seq.band.shift)) + high;
     }
     DEV_METHOD void lift() {}
-    DEV_METHOD void enter_step(int, int) {}
-    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int) {
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int, int) {
         const float of_head = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] * DEV_LOG2E;
         slope = cdna_shared<C>(of_head), two = cdna_shared<C>(2.0f * of_head),
         sixteen = cdna_shared<C>(16.0f * of_head);
@@ -142,8 +141,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> {
     }
     /* S has the factors of Q and K (attn_bwd_cdna_lift.h). */
     DEV_METHOD void lift() { doubled = cdna_shared<C>(doubled * 0x1p-20f); }
-    DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int, int) {}
-    DEV_METHOD void enter_step(int, int) {}
+    DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int, int, int) {}
 };
 
 /* ---- dropout ---- */
@@ -169,7 +167,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> {
         start = cdna_shared<C>((float)(1.0 - l->p.dropout_p));
     }
     DEV_METHOD void lift() { start = cdna_shared<C>(start * 0x1p20f); }
-    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int thread) {
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int, int thread) {
         const stw_attn_params &p = *(const stw_attn_params *)&l->p;
         const stw_dropout_stream s = stw_dropout_stream_of(&p, dev_uniform(u.b), h, u.seq.q, u.seq.kv);
         const int lane = thread & 63, first_key = C::KEYS * dev_uniform(thread >> 6);
@@ -301,6 +299,61 @@ template <bool OVERLAPS, class C> struct attn_cdna_draws<OVERLAPS, C, CDNA_DROPO
                     DEV_UNROLL_FOR (int r = 0; r < 4; ++r) keeps[i][r] = w.word[r] >= dropout.limit;
             }
     }
+};
+
+/* ---- a bias of the operands' type, or of bytes ---- */
+
+DEV_FN uint32_t attn_cdna_element(uint16_t, cdna_buffer from, uint32_t at) {
+    return __builtin_amdgcn_raw_buffer_load_b16(from, at, 0, 0);
+}
+DEV_FN uint32_t attn_cdna_element(uint8_t, cdna_buffer from, uint32_t at) {
+    return __builtin_amdgcn_raw_buffer_load_b8(from, at, 0, 0);
+}
+
+/* A lane loads what belongs to its own scores, an element (E) at a time, a step ahead: strides may be anything. A bias
+ * may put S anywhere (-1e9 in all of a row), so LSE comes without log2(e), and the difference S - LSE first. */
+template <class C, class E> struct attn_cdna_bias {
+    cdna_buffer from;
+    uint32_t at;                   /* of the lane's first query of the next block and its key of tile 0 */
+    int query, keys;               /* bytes: a row, 16 keys                                             */
+    uint32_t next[2][C::TILES][4]; /* halves; of query 4 g + r                                          */
+
+    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
+        query = (int)l->p.bias.query * (int)sizeof(E);
+        keys = 16 * (int)l->p.bias.key * (int)sizeof(E);
+    }
+    DEV_METHOD void lift() {}
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
+        const int64_t j0 = dev_uniform(u.j0);
+        const int rows = (int)dev_uniform(u.seq.q.used), cols = (int)(dev_uniform(u.seq.kv.used) - j0);
+        const int key = (int)l->p.bias.key * (int)sizeof(E);
+        const char *base =
+            (const char *)l->p.bias.data +
+            (dev_uniform(u.b) * l->p.bias.batch + h * l->p.bias.head + j0 * l->p.bias.key) * (int)sizeof(E);
+        from = cdna_buffer_of(base, rows > 0 && cols > 0 ? (rows - 1) * query + (cols - 1) * key + (int)sizeof(E) : 0);
+        at = (uint32_t)((first * C::BM + 4 * (thread >> 4 & 3)) * query +
+                        (C::KEYS * dev_uniform(thread >> 6) + (thread & 15)) * key);
+    }
+    DEV_METHOD void fetch() {
+        DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+                const uint32_t row = at + (uint32_t)((16 * half + r) * query);
+                DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                    next[half][i][r] = attn_cdna_element(E(), from, row + (uint32_t)(i * keys));
+            }
+        at += (uint32_t)(C::BM * query);
+    }
+};
+template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C, uint16_t> {
+    /* Of query 4 g + r and tile i. */
+    DEV_METHOD float added(int half, int i, int r) const {
+        return cdna_pair(typename C::T(), this->next[half][i][r]).x;
+    }
+    DEV_METHOD bool shows(int, int, int) const { return true; }
+};
+template <class C> struct attn_cdna_feature<C, CDNA_BYTES> : attn_cdna_bias<C, uint8_t> {
+    DEV_METHOD float added(int, int, int) const { return 0.0f; }
+    DEV_METHOD bool shows(int half, int i, int r) const { return this->next[half][i][r] != 0; }
 };
 
 #endif

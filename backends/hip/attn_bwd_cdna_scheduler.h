@@ -43,7 +43,8 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h
     w.stats.from = cdna_buffer_of(l->stats + at * C::STATS, end * C::STATS * 4);
     w.stats.at = (uint32_t)(first * C::STATS * 4 + lane * 4);
     w.dq.enter_head(l->dq + at * (C::BM * C::HD), first, thread);
-    w.feature.enter_head(u, l, h, thread);
+    w.feature.enter_head(u, l, h, first, thread);
+    if constexpr (cdna_biased(C::MODE)) w.feature.fetch();
     w.turn.enter_head(l->dq_semaphore + at + first);
     w.queries.fetch(w.ahead);
     w.stats.fetch(w.ahead);
@@ -183,6 +184,7 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, fl
     }
     if constexpr (C::MODE == CDNA_DROPOUT)
         w.scoring.to_ds = cdna_shared<C>(LIFTED ? w.scoring.to_ds * w.feature.scale : w.feature.scale);
+    if constexpr (cdna_biased(C::MODE)) w.scoring.scale_log2 = l->p.scale * (LIFTED ? 0x1p-20f : 1.0f);
     if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
     w.turn.enter_work_tile(u, wave);
     int h = dev_uniform(u.kv_head) * (int)l->p.group, head_end = h + (int)l->p.group;
@@ -248,7 +250,7 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
     attn_cdna_schedule<EXACT>(w, u, bound, first, end, wave, lane);
     if constexpr (attn_lifts<typename C::T>::yes && !EXACT)
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
-            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.scoring.to_sums;
+            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.to_sums();
             DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= (leaf_f4)0x1p-20f;
         }
     attn_cdna_store(w, u);

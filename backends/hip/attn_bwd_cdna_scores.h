@@ -97,6 +97,16 @@ template <int KIND, class C> struct attn_cdna_scores {
         if (k == 0) cdna_keep<C::IN_AGPRS>(s[i]);
         return k ? s[i].zw : s[i].xy;
     }
+    /* The exponents of pair e with a bias. */
+    DEV_METHOD leaf_f2 biased(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, leaf_f2 lse, int e) {
+        const int k = e / TILES, i = e % TILES, h = half % 2;
+        leaf_f2 x = scores_of(e) * (leaf_f2)how.scale_log2;
+        if constexpr (C::MODE == CDNA_BIAS) x += leaf_f2{feature.added(h, i, 2 * k), feature.added(h, i, 2 * k + 1)};
+        x = __builtin_elementwise_fma(x + lse, (leaf_f2)DEV_LOG2E, (leaf_f2)(LIFTED ? 10.0f : 0.0f));
+        if constexpr (C::MODE == CDNA_BYTES)
+            DEV_UNROLL_FOR (int r = 0; r < 2; ++r) x[r] = feature.shows(h, i, 2 * k + r) ? x[r] : -dev_infinity();
+        return x;
+    }
     /* P = exp(scale S - LSE): the exponent, one power, the other, rounding. */
     DEV_METHOD void softmax(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, const leaf_f4 &lse,
                             int q) {
@@ -104,7 +114,8 @@ template <int KIND, class C> struct attn_cdna_scores {
         if constexpr (C::MODE == CDNA_SOFTCAP) {
             softmax_capped(how, feature, lse, e, stage);
         } else if (stage == 0) {
-            p[e] = __builtin_elementwise_fma(scores_of(e), (leaf_f2)how.scale_log2, k ? lse.zw : lse.xy);
+            if constexpr (cdna_biased(C::MODE)) p[e] = biased(how, feature, k ? lse.zw : lse.xy, e);
+            else p[e] = __builtin_elementwise_fma(scores_of(e), (leaf_f2)how.scale_log2, k ? lse.zw : lse.xy);
             if constexpr (C::MODE == CDNA_ALIBI) p[e] = distances.subtract_from(p[e], feature, k, i);
             look(how, lse, e);
         } else if (stage < 3) {
@@ -150,7 +161,8 @@ template <int KIND, class C> struct attn_cdna_scores {
         if (stage == 0) {
             if (k == 0) cdna_keep<C::IN_AGPRS>(dp[i]);
             leaf_f2 flow = kept(k ? dp[i].zw : dp[i].xy, k ? start.zw : start.xy, i, k);
-            if constexpr (MASKED) ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};
+            if constexpr (MASKED || cdna_biased(C::MODE))
+                ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};
             else ds[e] = p[e] * flow;
             if constexpr (LIFTED || DROPS) ds[e] *= (leaf_f2)to_ds;
         } else if (stage == 1) ds16[i][k] = cdna_operand(T(), ds[e]);

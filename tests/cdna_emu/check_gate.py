@@ -31,8 +31,8 @@ CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 334, ("g
 
 # What such a step may have more in kernels that know more than masks. In deterministic mode it waits once for the additions of
 # the step before, by vmcnt(0), and its loop holds the branches of a turn besides its own. With dropout six calls of Philox are 60
-# rounds of 6 instructions; the third loop holds other maps' calls, and branches.
-CDNA_STEP_MORE = {"plain": 0, "tall": 0, "ordered": 25, "alibi": 60, "softcap": 140, "dropout": 460}
+# rounds of 6 instructions; the third loop holds other maps' calls, and branches. A bias is loaded by elements, 24 a lane.
+CDNA_STEP_MORE = {"plain": 0, "tall": 0, "ordered": 25, "alibi": 60, "softcap": 140, "dropout": 460, "bias": 175, "bytes": 210}
 TURN_BRANCHES = 3
 
 
