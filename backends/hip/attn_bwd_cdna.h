@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, and to head dim 128
- * deterministic mode, ALiBi or softcap (backends/hip/attn_cdna.c). Every other problem takes the shared loop
- * (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that nobody wants, and sums
- * of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop; statistics are negated
- * (STW_STATS_NEGATED).
+ * deterministic mode, ALiBi, softcap, dropout or a bias (backends/hip/attn_cdna.c). Every other problem takes the
+ * shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that nobody
+ * wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop; statistics
+ * are negated (STW_STATS_NEGATED).
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
  * head of the group, 32 rows a step. S and dP of a step are made in two halves:
@@ -41,12 +41,13 @@
  *   LSE, delta    2 x 32 x 4                    the four queries of a lane are read at once
  *
  * The order of instructions is written out: a piece of softmax behind each product of dP, a piece of dS behind each of
- * dV, reads of LDS in pairs, two ahead. From head dim 96 on: one wave a SIMD, up to 512 registers. 32, 64: two waves;
- * with 256 registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
+ * dV, reads of LDS in pairs, two ahead; with dropout rounds of Philox behind those of S. From head dim 96 on, with
+ * dropout or a bias: one wave a SIMD, up to 512 registers. Else 32, 64: two waves; with 256 registers and no asm
+ * operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
- * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap.
- * attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16 of gfx90a. attn_bwd_cdna_scheduler.h: what calls a step,
- * dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the preprocess and postprocess kernels. */
+ * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap,
+ * dropout, a bias. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16 of gfx90a. attn_bwd_cdna_scheduler.h:
+ * what calls a step, dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the preprocess and postprocess kernels. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_H
 #define STW_HIP_ATTN_BWD_CDNA_H
 
@@ -74,7 +75,8 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         STRIPS = WIDTH == 192 ? 3 : 1,   /* of columns, of each of which it has four */
         UNITS = TENSORS * STRIPS,        /* of four rows x four columns              */
         FOURS = WIDTH / STRIPS / 4,      /* columns of a strip                       */
-        IN_AGPRS = WIDTH >= 128,         /* one wave a SIMD                          */
+        MORE = MODE >= CDNA_DROPOUT,     /* to keep in registers                     */
+        IN_AGPRS = WIDTH >= 128 || MORE, /* one wave a SIMD                          */
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
@@ -144,6 +146,11 @@ template <class C> struct attn_cdna_loop {
         return 64 * wave + (int)__builtin_amdgcn_mbcnt_hi(all, __builtin_amdgcn_mbcnt_lo(all, 0));
     }
 
+    /* With a bias, clang 19 would load four floats from there, and keep its buffer in memory. */
+    DEV_METHOD float to_sums() const {
+        if constexpr (cdna_biased(C::MODE)) return cdna_opaque(scoring.to_sums);
+        return scoring.to_sums;
+    }
     DEV_METHOD void clear() {
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
             DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) dk[i][j] = leaf_f4{0, 0, 0, 0};
@@ -175,22 +182,27 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
+    if constexpr (C::MODE == CDNA_DROPOUT && ANY) w.feature.enter_step(block, w.thread());
     leaf_f4 lse = w.lds.read_stats(first, 0), delta = w.lds.read_stats(first, 1);
-    auto lift_stats = [&] {
-        if constexpr (LIFTED) lse += (leaf_f4)10.0f, delta *= (leaf_f4)0x1p20f;
+    attn_cdna_scores<KIND, C> t;
+    auto prepare_stats = [&] {
+        if constexpr (LIFTED && !cdna_biased(C::MODE)) lse += (leaf_f4)10.0f;
+        if constexpr (C::MODE == CDNA_DROPOUT) t.start = delta *= (leaf_f4)w.feature.start;
+        else if constexpr (LIFTED) delta *= (leaf_f4)0x1p20f;
     };
     rows_stream rows(w.lds);
-    attn_cdna_scores<KIND, C> t;
     DEV_UNROLL_FOR (int half = 0; half <= LAST; ++half) {
         const int at = half * 2 * (P + V);
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
+        auto draw = cdna_behind_product([&](int piece) { t.draws.piece(w.feature, block, first + half, piece); });
         auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, w.feature, lse, piece); });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
-        lift_stats();
+        prepare_stats();
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
-        mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
+        if constexpr (C::MODE == CDNA_DROPOUT && !ANY) mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, draw);
+        else mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
         mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
         if (half < LAST) {
             lse = w.lds.read_stats(first + half + 1, 0);
@@ -208,7 +220,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     auto add = [&](int half) {
         if (half == 0 || HALVES == 1) w.turn.wait();
         if constexpr (LIFTED)
-            DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.scoring.to_sums;
+            DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
         if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
         else w.dq.add(dq[half], part + half, false);
     };
@@ -229,6 +241,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     CDNA_FENCE();
     /* loads come before the additions, so that no step waits for its own */
     w.queries.fetch(w.ahead);
+    if constexpr (cdna_biased(C::MODE)) w.feature.fetch();
     if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
     CDNA_FENCE();
     mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);

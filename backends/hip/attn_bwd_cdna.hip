@@ -52,10 +52,18 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define CDNA(id, type, T, waves, mode, ...)                                                                            \
     __attribute__((amdgpu_waves_per_eu(waves, waves)))                                                                 \
     KERNEL(stw_attn_bwd_##id##_##type##_##mode, 256, (attn_cdna_main<attn_cdna<T, __VA_ARGS__>>(launch, dev_shared)))
-#define CDNA_IN(mode, MODE, id, type, T, hd) CDNA(id, type, T, (hd > 64 ? 1 : 2), mode, hd, hd, MODE)
+#define CDNA_IN(mode, MODE, id, type, T, hd)                                                                           \
+    CDNA(id, type, T, (hd > 64 || MODE >= CDNA_DROPOUT ? 1 : 2), mode, hd, hd, MODE)
+#define CDNA_BIASES_32(id, type, T)
+#define CDNA_BIASES_64(id, type, T)                                                                                    \
+    CDNA_IN(bias, CDNA_BIAS, id, type, T, 64) CDNA_IN(bytes, CDNA_BYTES, id, type, T, 64)
+#define CDNA_BIASES_96(id, type, T)
+#define CDNA_BIASES_128(id, type, T)                                                                                   \
+    CDNA_IN(bias, CDNA_BIAS, id, type, T, 128) CDNA_IN(bytes, CDNA_BYTES, id, type, T, 128)
 #define CDNA_MODES(id, type, T, hd)                                                                                    \
     CDNA_IN(ordered, CDNA_ORDERED, id, type, T, hd)                                                                    \
-    CDNA_IN(alibi, CDNA_ALIBI, id, type, T, hd) CDNA_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)
+    CDNA_IN(alibi, CDNA_ALIBI, id, type, T, hd) CDNA_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)                        \
+    CDNA_IN(dropout, CDNA_DROPOUT, id, type, T, hd) CDNA_BIASES_##hd(id, type, T)
 #define EXACT(id, type, T, hd)                                                                                         \
     __attribute__((amdgpu_waves_per_eu(1, 1))) KERNEL(stw_attn_bwd_##id##_##type##_exact, 256,                         \
                                                       (attn_cdna_exact<attn_cdna<T, hd>>(launch, dev_shared)))
@@ -63,8 +71,15 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     __attribute__((amdgpu_waves_per_eu(1, 1))) KERNEL(                                                                 \
         stw_attn_bwd_##id##_##type##_##mode##_exact, 256,                                                              \
         (attn_cdna_exact<attn_cdna<T, hd, hd, MODE>>(launch, dev_shared)))
+#define EXACT_BIASES_32(id, type, T)
+#define EXACT_BIASES_64(id, type, T)                                                                                   \
+    EXACT_IN(bias, CDNA_BIAS, id, type, T, 64) EXACT_IN(bytes, CDNA_BYTES, id, type, T, 64)
+#define EXACT_BIASES_96(id, type, T)
+#define EXACT_BIASES_128(id, type, T)                                                                                  \
+    EXACT_IN(bias, CDNA_BIAS, id, type, T, 128) EXACT_IN(bytes, CDNA_BYTES, id, type, T, 128)
 #define EXACT_MODES(id, type, T, hd)                                                                                   \
-    EXACT_IN(alibi, CDNA_ALIBI, id, type, T, hd) EXACT_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)
+    EXACT_IN(alibi, CDNA_ALIBI, id, type, T, hd) EXACT_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)                      \
+    EXACT_IN(dropout, CDNA_DROPOUT, id, type, T, hd) EXACT_BIASES_##hd(id, type, T)
 #define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), plain, hd)                 \

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * What CDNA's own main loop (attn_bwd_cdna.h) does for deterministic mode, ALiBi and softcap, each in kernels of its
- * own. C: attn_cdna, the shapes, with the mode. Lane l is (n, g) = (l % 16, l / 16). */
+ * What CDNA's own main loop (attn_bwd_cdna.h) does for deterministic mode, ALiBi, softcap, dropout and a bias, each in
+ * kernels of its own. C: attn_cdna, the shapes, with the mode. Lane l is (n, g) = (l % 16, l / 16). */
 #ifndef STW_HIP_ATTN_BWD_CDNA_FEATURES_H
 #define STW_HIP_ATTN_BWD_CDNA_FEATURES_H
 
 #include "attn_bwd_cdna_loads.h"
 
 /* What a kernel knows besides masks; CDNA_PLAIN ones have no code of the others. */
-enum { CDNA_PLAIN, CDNA_ORDERED, CDNA_ALIBI, CDNA_SOFTCAP };
+enum { CDNA_PLAIN, CDNA_ORDERED, CDNA_ALIBI, CDNA_SOFTCAP, CDNA_DROPOUT, CDNA_BIAS, CDNA_BYTES };
+/* The problem has a bias. */
+DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode == CDNA_BYTES; }
 
 /* ---- deterministic mode ---- */
 
@@ -81,12 +83,15 @@ template <class C> DEV_FN float cdna_shared(float x) {
     else return __builtin_bit_cast(float, dev_uniform(__builtin_bit_cast(int, x)));
 }
 
+/* The contrary, where scalar registers are. */
+template <class C> DEV_FN uint32_t cdna_spread(uint32_t x) { return C::WIDTH < 128 ? cdna_opaque(x) : x; }
+
 /* What a feature knows of the problem: set() of a work tile, then lift() where Q and K are multiplied by powers of two,
  * enter_head() of a query head. */
 template <class C, int MODE = C::MODE> struct attn_cdna_feature {
     DEV_METHOD void set(const attn_work_tile &, cdna_launch, int) {}
     DEV_METHOD void lift() {}
-    DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int) {}
+    DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int, int, int) {}
 };
 
 /* ALiBi subtracts |key - query| slope log2(e) from the exponent. */
@@ -98,7 +103,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_ALIBI> {
         corner = (int)(dev_uniform(u.j0) - dev_uniform(u.seq.band.shift)) + high;
     }
     DEV_METHOD void lift() {}
-    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h) {
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int, int) {
         const float of_head = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] * DEV_LOG2E;
         slope = cdna_shared<C>(of_head), two = cdna_shared<C>(2.0f * of_head),
         sixteen = cdna_shared<C>(16.0f * of_head);
@@ -136,7 +141,219 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> {
     }
     /* S has the factors of Q and K (attn_bwd_cdna_lift.h). */
     DEV_METHOD void lift() { doubled = cdna_shared<C>(doubled * 0x1p-20f); }
-    DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int) {}
+    DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int, int, int) {}
+};
+
+/* ---- dropout ---- */
+
+/* P.Z of a pair is P or 0, and who stores dV multiplies by 1 / (1 - p). dS = P (dP.Z - delta) is P / (1 - p) times the
+ * sum of dP, which starts at -(1 - p) delta, or times this start alone.
+ *
+ * Decisions of a step are bits of a lane: 16 half + 4 i + r of its query 4 g + r and tile i. Sternway's own map
+ * (common/philox.h) decides four rows of a key in a call, a lane's own ones where the sequence's position is a multiple
+ * of four: a call a tile and half, a piece behind each product of S (attn_cdna_draws). Otherwise, and by the two other
+ * maps, each lane makes calls of its wave's pairs before the step (CDNA_ANY), and lanes exchange bits. */
+template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> {
+    uint32_t row, col;         /* own map: the lane's four rows of block 0, its key of tile 0                   */
+    uint32_t key[2], third[2]; /* own map: of the counter, head and offset; others: the first number, 64 bits  */
+    uint32_t limit;            /* own map, mem_eff: the least word that is kept; flash2: the largest byte      */
+    uint32_t stride;           /* mem_eff: numbers a row                                                        */
+    int map, shift;            /* stw_dropout_map; own map: rows from a multiple of four to the sequence's first */
+    uint32_t bits;             /* of a step                                                                     */
+    float scale, start;        /* 1 / (1 - p); delta to the start of dP                                         */
+
+    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
+        scale = cdna_shared<C>(l->p.dropout_scale);
+        start = cdna_shared<C>((float)(1.0 - l->p.dropout_p));
+    }
+    DEV_METHOD void lift() { start = cdna_shared<C>(start * 0x1p20f); }
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int, int thread) {
+        const stw_attn_params &p = *(const stw_attn_params *)&l->p;
+        const stw_dropout_stream s = stw_dropout_stream_of(&p, dev_uniform(u.b), h, u.seq.q, u.seq.kv);
+        const int lane = thread & 63, first_key = C::KEYS * dev_uniform(thread >> 6);
+        const int64_t j0 = dev_uniform(u.j0) + first_key;
+        map = (int)p.dropout_map;
+        shift = dev_uniform((int)s.q_offset & 3);
+        row = (uint32_t)((uint64_t)s.q_offset >> 2) + (uint32_t)(lane >> 4);
+        col = (uint32_t)(j0 + s.kv_offset) + (uint32_t)(lane & 15);
+        key[0] = (uint32_t)dev_uniform((int)s.seed);
+        key[1] = (uint32_t)(s.seed >> 32);
+        uint64_t first = s.head << 32 >> 32 | s.offset << 32;
+        limit = p.dropout_threshold;
+        if (map == STW_DROPOUT_PHILOX) key[1] ^= (uint32_t)(s.offset >> 32);
+        else if (map == STW_DROPOUT_MEM_EFF) first = s.base + (uint64_t)j0;
+        else {
+            first = s.offset + s.head * 32u;
+            col = (uint32_t)((uint64_t)j0 >> 5);
+            limit = p.dropout_byte;
+        }
+        key[1] = (uint32_t)dev_uniform((int)key[1]);
+        key[0] = cdna_spread<C>(key[0]), key[1] = cdna_spread<C>(key[1]);
+        third[0] = cdna_spread<C>((uint32_t)dev_uniform((int)first));
+        third[1] = cdna_spread<C>((uint32_t)dev_uniform((int)(first >> 32)));
+        stride = cdna_spread<C>((uint32_t)dev_uniform((int)s.row_stride));
+        limit = cdna_spread<C>(limit);
+    }
+    /* The calls of a lane are its own rows'. */
+    DEV_METHOD bool draws() const { return map == STW_DROPOUT_PHILOX && shift == 0; }
+
+    DEV_METHOD uint32_t kept_words(stw_philox_words x) const {
+        uint32_t kept = 0;
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) kept |= x.word[r] >= limit ? 1u << r : 0u;
+        return kept;
+    }
+    DEV_METHOD uint32_t own_map(int block) const {
+        uint32_t all = 0;
+        DEV_ROLLED_FOR (int half = 0; half < 2; ++half)
+            DEV_ROLLED_FOR (int i = 0; i < C::TILES; ++i) {
+                uint32_t kept = 0;
+                DEV_ROLLED_FOR (int next = 0; next <= (shift ? 1 : 0); ++next)
+                    kept |= kept_words(stw_philox4x32(10, row + (uint32_t)(8 * block + 4 * half + next),
+                                                      col + (uint32_t)(16 * i), third[0], third[1], key[0], key[1]))
+                            << (4 * next);
+                all |= (kept >> shift & 15u) << (16 * half + 4 * i);
+            }
+        return all;
+    }
+    /* A call decides 16 pairs of eight rows apart and eight keys apart, of eight lanes and two tiles: a lane makes one
+     * call of a half, and its 64 lanes have all of the wave's two blocks of 32 keys. */
+    DEV_METHOD uint32_t flash2(int block, int thread) const {
+        const int lane = thread & 63, n = lane & 15, g = lane >> 4, odd = C::TILES * (thread >> 6) & 1;
+        const uint64_t first = ((uint64_t)third[1] << 32 | third[0]) + (uint32_t)(lane & 31);
+        uint32_t made = 0, all = 0;
+        DEV_ROLLED_FOR (int half = 0; half < 2; ++half) {
+            const stw_philox_words x =
+                stw_philox4x32(7, (uint32_t)first, (uint32_t)(first >> 32), (uint32_t)(2 * block + half),
+                               col + (uint32_t)(lane >> 5), key[0], key[1]);
+            DEV_UNROLL_FOR (int i = 0; i < 16; ++i)
+                made |= (x.word[i / 4] >> (8 * (i % 4)) & 0xFFu) <= limit ? 1u << (16 * half) << i : 0u;
+        }
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+            const int from = (4 * (g & 1) + r) * 4 + ((n & 7) >> 1);
+            const uint32_t low = dev_shuffle(made, from), high = dev_shuffle(made, from + 32);
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
+                const int tile = odd + i, bit = (tile & 1) * 8 + (n >> 3) * 4 + (g >> 1) * 2 + (n & 1);
+                all |= ((tile & 2 ? high : low) >> bit & 0x10001u) << (4 * i + r);
+            }
+        }
+        return all;
+    }
+    /* A call decides four numbers in order, keys of a row. The 16 lanes of four rows make the calls of these, a lane
+     * those of row n % 4, every fourth one; one more where rows do not begin with a call. */
+    DEV_METHOD uint32_t mem_eff(int block, int thread) const {
+        const int lane = thread & 63, n = lane & 15, g = lane >> 4;
+        const uint64_t base = (uint64_t)third[1] << 32 | third[0];
+        const int calls = dev_uniform((int)(third[0] | stride)) & 3 ? C::TILES + 1 : (int)C::TILES;
+        uint32_t made = 0, all = 0;
+        DEV_ROLLED_FOR (int half = 0; half < 2; ++half) {
+            const uint64_t number = base + (uint64_t)(uint32_t)(block * 32 + 16 * half + 4 * g + (n & 3)) * stride;
+            DEV_ROLLED_FOR (int i = 0; i < calls; ++i) {
+                const uint64_t counter = (number >> 2) + (uint32_t)((n >> 2) + 4 * i);
+                made |=
+                    kept_words(stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u, key[0], key[1]))
+                    << (16 * half + 4 * i);
+            }
+        }
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+            const int at = (int)((third[0] + (uint32_t)r * stride) & 3u) + n; /* from the row's first call on */
+            const uint32_t x = dev_shuffle(made, 16 * g + r + (at & 12));
+            all |= (x >> (at >> 4) * 4 >> (at & 3) & 0x11111111u) << r;
+        }
+        return all;
+    }
+    DEV_METHOD void enter_step(int block, int thread) {
+        if (map == STW_DROPOUT_PHILOX) bits = own_map(block);
+        else bits = map == STW_DROPOUT_FLASH2 ? flash2(block, thread) : mem_eff(block, thread);
+    }
+};
+
+/* Decisions of 16 queries and the wave's keys. OVERLAPS: Philox's calls in 8 TILES pieces, a round of each in turn. */
+template <bool OVERLAPS, class C, int MODE = C::MODE> struct attn_cdna_draws {
+    DEV_METHOD void enter(const attn_cdna_feature<C> &, int) {}
+    DEV_METHOD void piece(const attn_cdna_feature<C> &, int, int, int) {}
+};
+template <bool OVERLAPS, class C> struct attn_cdna_draws<OVERLAPS, C, CDNA_DROPOUT> {
+    enum { ROUNDS = 10 };
+    stw_philox_words x[C::TILES];
+    bool keeps[C::TILES][4];
+
+    DEV_METHOD void enter(const attn_cdna_feature<C> &dropout, int half) {
+        if constexpr (!OVERLAPS)
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                    keeps[i][r] = (dropout.bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0;
+    }
+    DEV_METHOD void piece(const attn_cdna_feature<C> &dropout, int block, int half, int q) {
+        if constexpr (OVERLAPS)
+            DEV_UNROLL_FOR (int part = q * (ROUNDS + 1) / 8; part < (q + 1) * (ROUNDS + 1) / 8; ++part) {
+                const int i = part % C::TILES, round = part / C::TILES;
+                stw_philox_words &w = x[i];
+                if (round == 0)
+                    w = {{dropout.row + (uint32_t)(8 * block + 4 * half), dropout.col + (uint32_t)(16 * i),
+                          dropout.third[0], dropout.third[1]}};
+                if (round < ROUNDS)
+                    w = stw_philox4x32(1, w.word[0], w.word[1], w.word[2], w.word[3],
+                                       dropout.key[0] + (uint32_t)round * 0x9E3779B9u,
+                                       dropout.key[1] + (uint32_t)round * 0xBB67AE85u);
+                else
+                    DEV_UNROLL_FOR (int r = 0; r < 4; ++r) keeps[i][r] = w.word[r] >= dropout.limit;
+            }
+    }
+};
+
+/* ---- a bias of the operands' type, or of bytes ---- */
+
+DEV_FN uint32_t attn_cdna_element(uint16_t, cdna_buffer from, uint32_t at) {
+    return __builtin_amdgcn_raw_buffer_load_b16(from, at, 0, 0);
+}
+DEV_FN uint32_t attn_cdna_element(uint8_t, cdna_buffer from, uint32_t at) {
+    return __builtin_amdgcn_raw_buffer_load_b8(from, at, 0, 0);
+}
+
+/* A lane loads what belongs to its own scores, an element (E) at a time, a step ahead: strides may be anything. A bias
+ * may put S anywhere (-1e9 in all of a row), so LSE comes without log2(e), and the difference S - LSE first. */
+template <class C, class E> struct attn_cdna_bias {
+    cdna_buffer from;
+    uint32_t at;                   /* of the lane's first query of the next block and its key of tile 0 */
+    int query, keys;               /* bytes: a row, 16 keys                                             */
+    uint32_t next[2][C::TILES][4]; /* halves; of query 4 g + r                                          */
+
+    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
+        query = (int)l->p.bias.query * (int)sizeof(E);
+        keys = 16 * (int)l->p.bias.key * (int)sizeof(E);
+    }
+    DEV_METHOD void lift() {}
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
+        const int64_t j0 = dev_uniform(u.j0);
+        const int rows = (int)dev_uniform(u.seq.q.used), cols = (int)(dev_uniform(u.seq.kv.used) - j0);
+        const int key = (int)l->p.bias.key * (int)sizeof(E);
+        const char *base =
+            (const char *)l->p.bias.data +
+            (dev_uniform(u.b) * l->p.bias.batch + h * l->p.bias.head + j0 * l->p.bias.key) * (int)sizeof(E);
+        from = cdna_buffer_of(base, rows > 0 && cols > 0 ? (rows - 1) * query + (cols - 1) * key + (int)sizeof(E) : 0);
+        at = (uint32_t)((first * C::BM + 4 * (thread >> 4 & 3)) * query +
+                        (C::KEYS * dev_uniform(thread >> 6) + (thread & 15)) * key);
+    }
+    DEV_METHOD void fetch() {
+        DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+                const uint32_t row = at + (uint32_t)((16 * half + r) * query);
+                DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                    next[half][i][r] = attn_cdna_element(E(), from, row + (uint32_t)(i * keys));
+            }
+        at += (uint32_t)(C::BM * query);
+    }
+};
+template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C, uint16_t> {
+    /* Of query 4 g + r and tile i. */
+    DEV_METHOD float added(int half, int i, int r) const {
+        return cdna_pair(typename C::T(), this->next[half][i][r]).x;
+    }
+    DEV_METHOD bool shows(int, int, int) const { return true; }
+};
+template <class C> struct attn_cdna_feature<C, CDNA_BYTES> : attn_cdna_bias<C, uint8_t> {
+    DEV_METHOD float added(int, int, int) const { return 0.0f; }
+    DEV_METHOD bool shows(int half, int i, int r) const { return this->next[half][i][r] != 0; }
 };
 
 #endif

@@ -115,6 +115,7 @@ template <class C, bool ORDERED> DEV_FN void attn_cdna_preprocess(const stw_attn
         from_dout += 32 * 2 * (uint32_t)p.dout.seq;
         from_out += 32 * 2 * (uint32_t)p.out.seq;
     };
+    const float log2e = p.features & STW_FEAT_BIAS ? -1.0f : -DEV_LOG2E; /* attn_bwd_cdna_features.h: a bias */
     uint32_t to_sums = (uint32_t)t * 16;
     DEV_GLOBAL float *to = (DEV_GLOBAL float *)(stats + row);
     fetch(0);
@@ -144,7 +145,7 @@ template <class C, bool ORDERED> DEV_FN void attn_cdna_preprocess(const stw_attn
             delta = fmaxf(delta, fabsf(d));
         }
         bool infinite = row + 32 * c >= used || __builtin_fabsf(now.lse) == dev_infinity();
-        float negated = now.lse != now.lse ? __builtin_nanf("") : now.lse * -DEV_LOG2E;
+        float negated = now.lse != now.lse ? __builtin_nanf("") : now.lse * log2e;
         if (sub == 0) {
             to[0] = infinite ? -dev_infinity() : negated;
             to[32] = -d;

@@ -43,7 +43,8 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h
     w.stats.from = cdna_buffer_of(l->stats + at * C::STATS, end * C::STATS * 4);
     w.stats.at = (uint32_t)(first * C::STATS * 4 + lane * 4);
     w.dq.enter_head(l->dq + at * (C::BM * C::HD), first, thread);
-    w.feature.enter_head(u, l, h);
+    w.feature.enter_head(u, l, h, first, thread);
+    if constexpr (cdna_biased(C::MODE)) w.feature.fetch();
     w.turn.enter_head(l->dq_semaphore + at + first);
     w.queries.fetch(w.ahead);
     w.stats.fetch(w.ahead);
@@ -80,6 +81,7 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     w.subnormal_steps = SUMS ? __builtin_amdgcn_ballot_w64(marks.y != 0 || w.subnormal_keys) : 0;
     uint64_t edge = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end);
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
+    if constexpr (C::MODE == CDNA_DROPOUT) any |= w.feature.draws() ? 0 : ~UINT64_C(0);
     int most = end - block < 64 ? end - block : 64, n = cdna_ones(any), m = n + cdna_ones(cdna_drop(edge & ~any, n));
     int k = m + cdna_ones(cdna_drop(~(edge | any), m));
     return {block + (n < most ? n : most), block + (m < most ? m : most), block + (k < most ? k : most)};
@@ -164,7 +166,8 @@ template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const
         else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T, C>(u, t, output, cols, scale, used), n, key0);
     };
     store(w.dk, l->p.dk, STW_OUT_DK, l->p.dk_dtype, l->p.head_dim_qk, l->p.scale);
-    store(w.dv, l->p.dv, STW_OUT_DV, l->p.dv_dtype, l->p.head_dim_v, 1.0f);
+    store(w.dv, l->p.dv, STW_OUT_DV, l->p.dv_dtype, l->p.head_dim_v,
+          C::MODE == CDNA_DROPOUT ? l->p.dropout_scale : 1.0f);
 }
 
 /* The scheduler: the query heads of the group, and of each the query blocks first .. end - 1. */
@@ -179,6 +182,9 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, fl
         w.scoring.lift(bound);
         w.feature.lift();
     }
+    if constexpr (C::MODE == CDNA_DROPOUT)
+        w.scoring.to_ds = cdna_shared<C>(LIFTED ? w.scoring.to_ds * w.feature.scale : w.feature.scale);
+    if constexpr (cdna_biased(C::MODE)) w.scoring.scale_log2 = l->p.scale * (LIFTED ? 0x1p-20f : 1.0f);
     if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
     w.turn.enter_work_tile(u, wave);
     int h = dev_uniform(u.kv_head) * (int)l->p.group, head_end = h + (int)l->p.group;
@@ -244,7 +250,7 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
     attn_cdna_schedule<EXACT>(w, u, bound, first, end, wave, lane);
     if constexpr (attn_lifts<typename C::T>::yes && !EXACT)
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
-            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.scoring.to_sums;
+            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.to_sums();
             DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= (leaf_f4)0x1p-20f;
         }
     attn_cdna_store(w, u);

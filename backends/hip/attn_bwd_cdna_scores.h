@@ -50,7 +50,7 @@ struct attn_cdna_scoring {
  * dS. */
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
-    enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT };
+    enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT, DROPS = C::MODE == CDNA_DROPOUT };
     enum { TILES = C::TILES, MASKED = KIND != CDNA_INNER, ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT };
     leaf_f4 s[TILES], dp[TILES];
     leaf_u2 p16[TILES], ds16[TILES]; /* P and dS in T: the operands P^T and dS^T */
@@ -60,12 +60,15 @@ template <int KIND, class C> struct attn_cdna_scores {
     bool sees[2 * TILES][2];
     attn_cdna_distances<C> distances; /* CDNA_ALIBI                                 */
     leaf_f2 slopes[2 * TILES];        /* CDNA_SOFTCAP: on the way to the derivative */
+    attn_cdna_draws<!ANY, C> draws;   /* CDNA_DROPOUT                               */
+    leaf_f4 start;                    /* CDNA_DROPOUT: of dP                        */
 
     /* Half `h` of query block `block`. */
     DEV_METHOD void enter(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, int block, int h) {
         half = h;
         distances.enter(feature, how.distance, block, h);
-        if constexpr (LIFTED) to_ds = how.to_ds;
+        draws.enter(feature, h);
+        if constexpr (LIFTED || DROPS) to_ds = how.to_ds;
         if constexpr (MASKED) {
             int first = cdna_opaque_scalar(block * C::BM);
             DEV_UNROLL_FOR (int i = 0; i < TILES; ++i) {
@@ -94,6 +97,16 @@ template <int KIND, class C> struct attn_cdna_scores {
         if (k == 0) cdna_keep<C::IN_AGPRS>(s[i]);
         return k ? s[i].zw : s[i].xy;
     }
+    /* The exponents of pair e with a bias. */
+    DEV_METHOD leaf_f2 biased(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, leaf_f2 lse, int e) {
+        const int k = e / TILES, i = e % TILES, h = half % 2;
+        leaf_f2 x = scores_of(e) * (leaf_f2)how.scale_log2;
+        if constexpr (C::MODE == CDNA_BIAS) x += leaf_f2{feature.added(h, i, 2 * k), feature.added(h, i, 2 * k + 1)};
+        x = __builtin_elementwise_fma(x + lse, (leaf_f2)DEV_LOG2E, (leaf_f2)(LIFTED ? 10.0f : 0.0f));
+        if constexpr (C::MODE == CDNA_BYTES)
+            DEV_UNROLL_FOR (int r = 0; r < 2; ++r) x[r] = feature.shows(h, i, 2 * k + r) ? x[r] : -dev_infinity();
+        return x;
+    }
     /* P = exp(scale S - LSE): the exponent, one power, the other, rounding. */
     DEV_METHOD void softmax(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, const leaf_f4 &lse,
                             int q) {
@@ -101,14 +114,21 @@ template <int KIND, class C> struct attn_cdna_scores {
         if constexpr (C::MODE == CDNA_SOFTCAP) {
             softmax_capped(how, feature, lse, e, stage);
         } else if (stage == 0) {
-            p[e] = __builtin_elementwise_fma(scores_of(e), (leaf_f2)how.scale_log2, k ? lse.zw : lse.xy);
+            if constexpr (cdna_biased(C::MODE)) p[e] = biased(how, feature, k ? lse.zw : lse.xy, e);
+            else p[e] = __builtin_elementwise_fma(scores_of(e), (leaf_f2)how.scale_log2, k ? lse.zw : lse.xy);
             if constexpr (C::MODE == CDNA_ALIBI) p[e] = distances.subtract_from(p[e], feature, k, i);
             look(how, lse, e);
         } else if (stage < 3) {
             const int r = stage - 1;
             if constexpr (MASKED) p[e][r] = sees[e][r] ? p[e][r] : -dev_infinity();
             p[e][r] = dev_exp2_fast(p[e][r]);
-        } else p16[i][k] = cdna_operand(T(), p[e]);
+        } else p16[i][k] = cdna_operand(T(), kept(p[e], leaf_f2{0.0f, 0.0f}, i, k));
+    }
+    /* x of pairs that are kept, y of others. */
+    DEV_METHOD leaf_f2 kept(leaf_f2 x, leaf_f2 y, int i, int k) const {
+        if constexpr (DROPS)
+            DEV_UNROLL_FOR (int r = 0; r < 2; ++r) x[r] = draws.keeps[i][2 * k + r] ? x[r] : y[r];
+        return x;
     }
     /* The same with a softcap: powers, u, the tangent and powers again, P and P times the derivative. What a power or a
      * reciprocal is for comes a piece later: behind it nothing would be issued. */
@@ -140,10 +160,11 @@ template <int KIND, class C> struct attn_cdna_scores {
         const int e = pair_of(q), stage = stage_of(q), k = e / TILES, i = e % TILES;
         if (stage == 0) {
             if (k == 0) cdna_keep<C::IN_AGPRS>(dp[i]);
-            leaf_f2 flow = k ? dp[i].zw : dp[i].xy;
-            if constexpr (MASKED) ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};
+            leaf_f2 flow = kept(k ? dp[i].zw : dp[i].xy, k ? start.zw : start.xy, i, k);
+            if constexpr (MASKED || cdna_biased(C::MODE))
+                ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};
             else ds[e] = p[e] * flow;
-            if constexpr (LIFTED) ds[e] *= (leaf_f2)to_ds;
+            if constexpr (LIFTED || DROPS) ds[e] *= (leaf_f2)to_ds;
         } else if (stage == 1) ds16[i][k] = cdna_operand(T(), ds[e]);
         else if (stage == 2 && i % 2) lds.put_zipped(half % (C::HELD / 16), k, ds16[i - 1][k], ds16[i][k]);
         else if (stage == 2 && i == TILES - 1) lds.put_single(half % (C::HELD / 16), k, ds16[i][k]);

@@ -67,11 +67,15 @@ static int64_t class_of_rows(const stw_attn_params *p) {
     return stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q);
 }
 
+static int64_t class_of_keys(const stw_attn_params *p) {
+    return stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
+}
+
 /* The own kernels are of several modes, by the one thing that each knows besides masks. `exact`: what stands behind it
  * where products may lose subnormal operands; in deterministic mode, where other work tiles wait, it leaves none. */
 typedef struct cdna_mode {
     const char *name, *exact;
-    uint32_t features;
+    uint32_t features, bytes; /* a bias of bytes */
 } cdna_mode;
 #define SINGLE_PAIRS (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
 
@@ -79,11 +83,37 @@ static const cdna_mode *mode_of(const stw_attn_params *p) {
     static const cdna_mode modes[] = {{"plain", "exact", 0},
                                       {"ordered", NULL, STW_FEAT_DETERMINISTIC},
                                       {"alibi", "alibi_exact", STW_FEAT_ALIBI},
-                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP}};
+                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP},
+                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT},
+                                      {"bias", "bias_exact", STW_FEAT_BIAS},
+                                      {"bytes", "bytes_exact", STW_FEAT_BIAS, 1}};
     const uint32_t features = p->features & (SINGLE_PAIRS | STW_FEAT_DETERMINISTIC);
+    const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i)
-        if (modes[i].features == features) return &modes[i];
+        if (modes[i].features == features && modes[i].bytes == bytes) return &modes[i];
     return NULL;
+}
+
+/* Of what is not refused, the problems for which CDNA has own kernels before and behind the main loop, too. */
+static int cdna_preprocess(const stw_attn_params *p) {
+    const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
+    int64_t rows = class_of_rows(p);
+    return !(p->features & options) && !(p->outputs & STW_OUT_DSINK) && is_even(&p->out, rows, p->head_dim_v) &&
+           p->lse.seq >= 0 && (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
+}
+
+/* NULL, or why the kernels for a bias do not take it: they load elements of q's type or bytes by 32-bit offsets, and
+ * LSE as CDNA's own preprocess kernel writes it for them. */
+static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *p) {
+    const stw_bias_param *t = &p->bias;
+    const int64_t rows = class_of_rows(p) + 256, keys = class_of_keys(p) + 256, most = INT64_C(1) << 30;
+    if (tile->head_dim % 64) return "a bias at head dims up to 32 and from 65 to 96";
+    if (p->outputs & STW_OUT_DBIAS) return "dBias";
+    if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8) return "a bias of neither q's type nor bytes";
+    if (t->query < 0 || t->key < 0 || t->query >= most / rows || t->key >= most / keys ||
+        rows * t->query + keys * t->key >= most)
+        return "rows of the bias beyond 32-bit offsets";
+    return cdna_preprocess(p) ? NULL : "a bias where delta is given, written or less dLSE, or with dSink";
 }
 
 /* NULL, or what no mode knows. */
@@ -99,31 +129,27 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     if (p->features & STW_FEAT_ALIBI_COLUMN) return "ALiBi by key, not by distance";
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "a softcap that is not from 1/64 to 512";
+    if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
+        return "a dropout_p that is 1 in f32, by the map mem_eff";
+    if (p->features & STW_FEAT_BIAS) {
+        if (!mode_of(p)) return "a bias and another feature";
+        return bias_refusal(tile, p);
+    }
     if (mode_of(p)) return NULL;
-    if (p->features & STW_FEAT_BIAS) return "a bias";
-    if (p->features & STW_FEAT_DROPOUT) return "dropout";
-    if (p->features & STW_FEAT_DETERMINISTIC) return "ALiBi or softcap in deterministic mode";
-    return "ALiBi and softcap together";
+    if (p->features & STW_FEAT_DETERMINISTIC) return "ALiBi, softcap or dropout in deterministic mode";
+    return "two of ALiBi, softcap and dropout";
 }
 
-/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi or a softcap, and make
- * dQ, dK and dV, whether all are wanted or not. Sizes are taken as their classes (common/size_class.h), since plans are
- * kept by these. */
+/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi, a softcap, dropout or
+ * a bias, and make dQ, dK and dV, whether all are wanted or not. Sizes are taken as their classes
+ * (common/size_class.h), since plans are kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
-    int64_t rows = class_of_rows(p), keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
+    int64_t rows = class_of_rows(p), keys = class_of_keys(p);
     if (mode_refusal(tile, p)) return mode_refusal(tile, p);
     if (!(p->outputs & STW_OUT_DQKV)) return "no dQ, dK or dV is wanted";
     if (p->outputs & STW_OUT_DBIAS) return "dBias";
     if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
     return uneven_tensor(p, rows, keys);
-}
-
-/* Of what is not refused, the problems for which CDNA has own kernels before and behind the main loop, too. */
-static int cdna_preprocess(const stw_attn_params *p) {
-    const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
-    int64_t rows = class_of_rows(p);
-    return !(p->features & options) && !(p->outputs & STW_OUT_DSINK) && is_even(&p->out, rows, p->head_dim_v) &&
-           p->lse.seq >= 0 && (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
 }
 
 /* The stride of a single row may be anything, and rows past the last must not lie in it. */

@@ -99,8 +99,22 @@ static void own_kernels_of_problems(void **state) {
         {":softcap0.01", NONE},
         {":softcap600", NONE},
         {":softcap9:det", NONE},
-        {":dropout0.5", NONE},
-        {":bias_bhqk", NONE},
+        {":dropout0.5", ALL},
+        {":dropout0.5:thd:map_flash2", ALL},
+        {":dropout0.5:map_mem_eff:dlse", MAIN | POSTPROCESS},
+        {":dropout0.99999999:map_mem_eff", NONE},
+        {":dropout0.99999999", ALL},
+        {":dropout0.5:det", NONE},
+        {":dropout0.5:alibi", NONE},
+        {":dropout0.5:bias_bhqk", NONE},
+        {":bias_bhqk", ALL},
+        {":bias_1hqk:thd:causal_br", ALL},
+        {":biasu8_b11k", ALL},
+        {":biasf32_bhqk", NONE},
+        {":bias_bhqk:alibi", NONE},
+        {":bias_bhqk:det", NONE},
+        {":bias_bhqk:dlse", NONE},
+        {":bias_bhqk:grads_qkvs:sink", NONE},
         {":bias_bhqk:grads_qkvb", NONE},
     };
     stw_variant tile = tile_called("gfx942", "gfx942_32x128_hd64");
@@ -123,11 +137,14 @@ static void own_kernels_of_problems(void **state) {
         if (own_steps(&exact, &p) != (rows[i].own | leaves)) fail_msg("exact, %s", text);
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d32%s", rows[i].options);
         p = params_of(text);
-        if (own_steps(&narrow, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&narrow, &p));
-        if (own_steps(&between, &p) != rows[i].own) fail_msg("head dim 96, %s", text);
+        const int of_narrow = p.features & STW_FEAT_BIAS ? NONE : rows[i].own; /* 64 and 128 alone know a bias */
+        if (own_steps(&narrow, &p) != of_narrow) fail_msg("%s: %d", text, own_steps(&narrow, &p));
+        if (own_steps(&between, &p) != of_narrow) fail_msg("head dim 96, %s", text);
         /* wider tiles know masks alone */
         const int of_wide =
-            p.features & (STW_FEAT_DETERMINISTIC | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP) ? NONE : rows[i].own;
+            p.features & (STW_FEAT_DETERMINISTIC | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_BIAS)
+                ? NONE
+                : rows[i].own;
         if (own_steps(&tall, &p) != of_wide) fail_msg("head dim 192, %s", text);
         if (own_steps(&wide, &p) != of_wide) fail_msg("head dim 256, %s", text);
     }
@@ -335,17 +352,23 @@ static void tiles_say_what_costs_more(void **state) {
     } rows[] = {
         {"", NULL, NULL, NULL},
         {":thd:causal_br:dlse:delta_out", NULL, NULL, NULL},
-        {":bias_bhqk", "a bias", NULL, "a bias"},
-        {":bias_bhq1", "a bias", "a bias", "a bias"},
-        {":biasu8_bhqk", "a bias", "a bias", "a bias"},
+        {":bias_bhqk", NULL, NULL, "a bias"},
+        {":bias_bhq1", NULL, "a bias", "a bias"},
+        {":biasu8_bhqk", NULL, "a bias", "a bias"},
+        {":biasf32_bhqk", "a bias of neither q's type nor bytes", "a bias", "a bias"},
+        {":bias_bhqk:alibi", "a bias and another feature", "a bias", "a bias"},
+        {":bias_bhqk:grads_qkvb", "dBias", NULL, "a bias"},
+        {":bias_bhqk:dlse", "a bias where delta is given, written or less dLSE, or with dSink", NULL, "a bias"},
         {":alibi", NULL, NULL, "ALiBi"},
         {":alibi:alibi_col", "ALiBi by key, not by distance", NULL, "ALiBi"},
-        {":alibi:det", "ALiBi or softcap in deterministic mode", NULL, "ALiBi"},
+        {":alibi:det", "ALiBi, softcap or dropout in deterministic mode", NULL, "ALiBi"},
         {":softcap9", NULL, NULL, "softcap"},
         {":softcap0.01", "a softcap that is not from 1/64 to 512", NULL, "softcap"},
-        {":softcap9:alibi", "ALiBi and softcap together", "ALiBi", "ALiBi"},
-        {":dropout0.5", "dropout", NULL, "dropout"},
-        {":dropout0.5:alibi", "dropout", "ALiBi", "ALiBi"},
+        {":softcap9:alibi", "two of ALiBi, softcap and dropout", "ALiBi", "ALiBi"},
+        {":dropout0.5", NULL, NULL, "dropout"},
+        {":dropout0.5:alibi", "two of ALiBi, softcap and dropout", "ALiBi", "ALiBi"},
+        {":dropout0.5:det", "ALiBi, softcap or dropout in deterministic mode", NULL, "dropout"},
+        {":dropout0.99999999:map_mem_eff", "a dropout_p that is 1 in f32, by the map mem_eff", NULL, "dropout"},
         {":wl0:wr0", one_key, one_key, one_key},
         {":dv_f32", NULL, wide, wide},
         {":det", NULL, NULL, NULL},
@@ -384,6 +407,11 @@ static void tiles_say_what_costs_more(void **state) {
     assert_null(stw_attn_slower(STW_CALL_BWD, &own, &p));
     p = params_of("attn_bwd:bf16:b2h4k2s1025x150d64:dk_f32");
     assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), wide);
+    p = params_of("attn_bwd:bf16:b1h1s70x50d64:bias_bhqk");
+    p.bias.query = INT64_C(1) << 22;
+    assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "rows of the bias beyond 32-bit offsets");
+    p.bias.query = -50;
+    assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "rows of the bias beyond 32-bit offsets");
     p = params_of("attn_bwd:bf16:b1h1s8388608x150d64");
     assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "too many queries for 32-bit offsets");
 }
@@ -445,7 +473,8 @@ static void amd_names_what_no_own_loop_takes(void **state) {
         {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64", "f32", NULL},
         {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d64", NULL, NULL},
         {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128", NULL, NULL},
-        {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128:dropout0.1", NULL, "dropout"}};
+        {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128:dropout0.1", NULL, NULL},
+        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:dropout0.1", NULL, "dropout"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_variant tile = tile_called(rows[i].arch, rows[i].tile);
         stw_attn_params p = params_of(rows[i].problem);
