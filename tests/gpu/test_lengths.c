@@ -72,6 +72,25 @@ static void clamped(const char *line, const change *changes, int count, int32_t 
     gpu_case_close(&g);
 }
 
+/* The forward: what it writes is what it writes of good values, bit for bit. */
+static void clamped_forward(const char *line, const change *changes, int count, int32_t bits) {
+    gpu_case g;
+    gpu_case_open(&g, gpu_context, line);
+    unsigned char *good = malloc(g.c.bytes);
+    assert_non_null(good);
+    for (int round = 0; round < 2; ++round) {
+        load_changed(&g, changes, round ? count : 0, 0xFF);
+        GPU_OK(gpu_case_run(&g, g.device.stream));
+        gpu_case_store(&g, g.device.stream);
+        int32_t seen = take_status(&g, changes, round ? count : 0), expected = round ? bits : 0;
+        if (seen != expected) fail_msg("%s: status_out 0x%x, expected 0x%x", line, (unsigned)seen, (unsigned)expected);
+        if (!round) memcpy(good, g.after, g.c.bytes);
+    }
+    if (memcmp(good, g.after, g.c.bytes)) fail_msg("%s: other results than of good values", line);
+    free(good);
+    gpu_case_close(&g);
+}
+
 #define CHANGES(...) (const change[]){__VA_ARGS__}, (int)(sizeof((const change[]){__VA_ARGS__}) / sizeof(change))
 #define PACKED       "attn_bwd:bf16:b4h4k2s130x140d64:thd:tq400:tk420:causal_br:seed5"
 
@@ -125,6 +144,30 @@ static void offsets_out_of_range(void **state) {
             CHANGES({STW_VERIFY_K_OFFSETS, 1, (INT64_C(1) << 40) + 1}), 0x10);
 }
 
+/* Bounds of intervals (rows, rows, 0, the key's own row) beyond the rows on either side. With a q offset only negative
+ * ones are wrong. */
+static void intervals_out_of_range(void **state) {
+    (void)state;
+    static const char *const modes[] = {"", ":det", ":mask_heads:softcap9", ":bias_11qk:grads_qkvb:det"};
+    for (int m = 0; m < 4; ++m) {
+        char line[256];
+#define LINE(text) (snprintf(line, sizeof line, text "%s", modes[m]), line)
+#define MASKED     "attn_bwd:bf16:b2h4k2s65x97d64:used:usedq65,65:usedk97,97:intervals_two:draw_causal:seed5"
+        clamped(LINE(MASKED), CHANGES({STW_VERIFY_INTERVALS, 0, 66}), 0x20);
+        clamped(LINE(MASKED), CHANGES({STW_VERIFY_INTERVALS, 4 * 96 + 1, INT_MAX}, {STW_VERIFY_INTERVALS, 4 * 9, 1000}),
+                0x20);
+        clamped(LINE(MASKED), CHANGES({STW_VERIFY_INTERVALS, 2, -1}, {STW_VERIFY_INTERVALS, 4 * 50 + 2, INT_MIN}),
+                0x20);
+        clamped(LINE(PACKED ":cuq0,65,195,300,400:cuk0,70,210,350,420:intervals_two:draw_causal"),
+                CHANGES({STW_VERIFY_INTERVALS, 4 * 419, INT_MAX}, {STW_VERIFY_CU_Q, 4, 401}), 0x21);
+#undef LINE
+    }
+    clamped("attn_bwd:bf16:b2h2s65x97d64:qoffs7,9:koffs0,0:intervals_two:draw_causal:seed5",
+            CHANGES({STW_VERIFY_INTERVALS, 0, INT_MAX}), 0);
+    clamped_forward("attn_fwd:bf16:b2h2s65x97d64:used:usedq65,65:usedk97,97:intervals_two:draw_causal:seed5",
+                    CHANGES({STW_VERIFY_INTERVALS, 1, INT_MAX}, {STW_VERIFY_INTERVALS, 4 * 50 + 2, INT_MIN}), 0x20);
+}
+
 /* Starts that go back: sequences overlap, so their rows have no one right value. What must hold: the call
  * ends, nothing but rows of gradients is written, it is reported, and the next good call is right. */
 static void overlapping(const char *line, const change *changes, int count, int32_t bits) {
@@ -171,9 +214,9 @@ static void decreasing_starts_in_order(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(starts_out_of_range),        cmocka_unit_test(used_lengths_out_of_range),
-        cmocka_unit_test(offsets_out_of_range),       cmocka_unit_test(decreasing_starts),
-        cmocka_unit_test(decreasing_starts_in_order),
+        cmocka_unit_test(starts_out_of_range),  cmocka_unit_test(used_lengths_out_of_range),
+        cmocka_unit_test(offsets_out_of_range), cmocka_unit_test(intervals_out_of_range),
+        cmocka_unit_test(decreasing_starts),    cmocka_unit_test(decreasing_starts_in_order),
     };
     return gpu_main(argc, argv, "gpu_lengths", tests, sizeof tests / sizeof *tests, 160);
 }
