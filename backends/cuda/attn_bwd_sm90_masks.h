@@ -65,7 +65,7 @@ struct sm90_visible_iterator {
     /* Deterministic mode: which key block adds to this query block next. */
     DEV_METHOD uint32_t follower(const attn_work_tile &tile, const stw_attn_launch &l) const {
         const uint32_t row = (tile.index >> 1) * l.visible_rows + (l.visible_rows > 1 ? (uint32_t)head : 0u);
-        return __ldg(l.visible_next + ((uint64_t)row * l.visible_length * 32 + (uint32_t)block));
+        return sm90_visible_next(l, (uint64_t)row * l.visible_length * 32 + (uint32_t)block);
     }
     /* Of a block whose pairs are tested: some rows take part in nothing. */
     template <class C> DEV_METHOD bool zeroes_rows(const attn_work_tile &tile, const stw_attn_params &p) const {

@@ -147,7 +147,7 @@ template <int ORDERED, bool MASKS = false> struct sm90_scheduler {
         *head = any - b * heads_kv;
         if constexpr (MASKS && !ORDERED)
             if (l.visible_next)
-                *key_block = b * blocks + __ldg(l.visible_next + sm90_visible_index(l, *key_block, *head));
+                *key_block = b * blocks + sm90_visible_next(l, sm90_visible_index(l, *key_block, *head));
     }
     /* Work tile `number` into `tile`, if there is one; its key block arrives asynchronously. */
     DEV_METHOD void fetch(uint32_t number, attn_work_tile &tile) const {

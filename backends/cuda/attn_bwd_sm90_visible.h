@@ -9,6 +9,7 @@
 #define STW_CUDA_ATTN_BWD_SM90_VISIBLE_H
 
 #include "common/kernels/attn_bwd_list.h"
+#include "mma_sm90.h"
 
 /* 32 query blocks of a head. */
 struct alignas(16) sm90_visible_word {
@@ -47,6 +48,12 @@ static_assert(sizeof(sm90_visible_block) == STW_SM90_VISIBLE_BLOCK_BYTES, "host 
 /* The number of a key block of kv head `head`. */
 DEV_FN uint32_t sm90_visible_index(const stw_attn_launch &l, uint32_t key_block, uint32_t head) {
     return l.visible_heads > 1 ? key_block * l.visible_heads + head : key_block;
+}
+
+/* Number `at` of visible_next, past the first cache: the kernel that wrote it may have run beside this one. */
+DEV_FN uint32_t sm90_visible_next(const stw_attn_launch &l, uint64_t at) {
+    const uint32_t two = sm90_load_relaxed((const uint32_t *)(const void *)l.visible_next + at / 2);
+    return two >> at % 2 * 16 & 0xFFFF;
 }
 
 /* ---- the kernel: a warp a key block and head ---- */

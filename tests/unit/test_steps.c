@@ -522,6 +522,12 @@ static void sm90_says_what_it_does_not_take(void **state) {
         {":grads_qk", NULL},
         {":dk_f32", NULL},
         {":dv_f32:acc_v", NULL},
+        {":intervals_two:mask_heads:thd:seqs_full", NULL},
+        {":intervals_from:causal_br:det", NULL},
+        {":blockmask:dlse", NULL},
+        {":blockmask:softcap9", "with masks it takes no "},
+        {":intervals_from:alibi", "with masks it takes no "},
+        {":intervals_from:dk_f32", "it makes dK and dV in the inputs' type"},
         {":grads_s:sink", "it makes dQ, dK and dV"},
         {":alibi:grads_q", "it makes dQ, dK and dV together"},
         {":softcap9:dk_f32", "it makes dK and dV in the inputs' type"},
@@ -536,6 +542,43 @@ static void sm90_says_what_it_does_not_take(void **state) {
         const char *refusal = stw_attn_loop_sm90.gpu->refusal(&p);
         if (!rows[i].text != !refusal || (refusal && strncmp(refusal, rows[i].text, strlen(rows[i].text))))
             fail_msg("%s: %s", text, refusal ? refusal : "taken");
+    }
+}
+
+/* Under masks: a kernel lists what they leave, another in which order it is done, where there is one to find. */
+static void sm90_lists_what_masks_leave(void **state) {
+    (void)state;
+    static const struct {
+        const char *options, *mode;
+        uint32_t heads, rows;
+        int order;
+    } rows[] = {{":intervals_two", "masks", 1, 1, 1},
+                {":intervals_from:mask_heads:causal_br:det", "masks_ordered", 2, 1, 1},
+                {":blockmask", "masks", 1, 1, 1},
+                {":blockmask:mask_heads:det", "masks_ordered", 2, 2, 1},
+                {":intervals_range:thd:seqs_full", "masks", 1, 1, 0}, /* packed keys: as they are listed */
+                {":intervals_range:thd:seqs_full:det", "masks_ordered", 1, 1, 1}};
+    stw_variant tile = tile_called("sm90", "sm90_64x128_hd128");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160], entry[STW_ATTN_ENTRY_MAX];
+        stw_attn_steps steps;
+        stw_attn_launch launch;
+        snprintf(text, sizeof text, "attn_bwd:f16:b2h4k2s2100x300d128%s", rows[i].options);
+        stw_attn_params p = params_of(text);
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 32, &steps);
+        assert_int_equal(steps.count, 4 + rows[i].order);
+        assert_string_equal(steps.step[1].entry, "stw_attn_bwd_visible_sm90");
+        if (rows[i].order) assert_string_equal(steps.step[2].entry, "stw_attn_bwd_order_sm90");
+        snprintf(entry, sizeof entry, "stw_attn_bwd_sm90_64x128_hd128_f16_%s", rows[i].mode);
+        const stw_attn_step *loop = &steps.step[2 + rows[i].order];
+        assert_string_equal(loop->entry, entry);
+        for (const stw_attn_step *s = &steps.step[1]; s <= loop; ++s)
+            assert_true(s->early && s->image == STW_KERNEL_OWN);
+        stw_attn_launch_fill(STW_CALL_BWD, &tile, &p, 32, &launch);
+        assert_int_equal(launch.visible_heads, rows[i].heads);
+        assert_int_equal(launch.visible_rows, rows[i].rows);
+        assert_int_equal(launch.visible_length, 2); /* 33 blocks of 64 rows */
+        assert_true(!launch.visible_next == !rows[i].order);
     }
 }
 
@@ -595,6 +638,9 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
     assert_null(stw_attn_loop_sm90_tall.gpu->refusal(&v128));
     assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&dropout),
                         "its kernels of wide heads take no dropout and bias");
+    stw_attn_params masked = params_of("attn_bwd:bf16:b2h4k2s130x150d192:intervals_from");
+    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&masked),
+                        "its kernels of wide heads take no interval and block masks");
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&dropout),
                         "its kernels of wide heads take no dropout and bias");
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&equal), "it takes head_dim_v to 128");
@@ -933,6 +979,7 @@ int main(void) {
         cmocka_unit_test(tiles_are_for_their_calls),
         cmocka_unit_test(classes_of_sizes),
         cmocka_unit_test(sm90_wide_says_what_it_does_not_take),
+        cmocka_unit_test(sm90_lists_what_masks_leave),
         cmocka_unit_test(sm90_has_kernels_of_rows),
         cmocka_unit_test(sm90_few_says_what_it_does_not_take),
         cmocka_unit_test(sm90_few_slices_the_keys),

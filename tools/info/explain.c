@@ -4,6 +4,7 @@
 #include "info.h"
 
 #include "tools/problem/jagged.h"
+#include "tools/verify/verify.h"
 #include "common/arch.h"
 
 #include <stdio.h>
