@@ -122,12 +122,13 @@ typedef struct stw_cp_rows {
 
 /* Places in the workspace. */
 typedef struct stw_cp_places {
-    size_t delta, dsink, dsinks, scratch;                       /* backward                       */
-    size_t q, k, v, dout, lse, shard_delta;                     /* split > 1: of the shard        */
-    size_t sent, received;                                      /* split > 1: messages            */
-    size_t own, slots, own_sums, sum_slots, other_sums;         /* stage 3                        */
-    size_t dq, dk, dv, dbias, dbiases;                          /* its results: of the shard      */
-    size_t q32, kv32, bias32, out_part, lse_part, out, lse_sum; /* forward                 */
+    size_t delta, dsink, dsinks, scratch;               /* backward                       */
+    size_t q, k, v, dout, lse, shard_delta;             /* split > 1: of the shard        */
+    size_t sent, received;                              /* split > 1: messages            */
+    size_t own, slots, own_sums, sum_slots, other_sums; /* stage 3                        */
+    size_t dq, dk, dv, dbias, dbiases;                  /* its results: of the shard      */
+    size_t wide_q, wide_kv, wide_bias, wide_slopes, out_part, lse_part, out_sum, lse_sum,
+        out; /* forward                 */
     size_t total;
 } stw_cp_places;
 
@@ -144,6 +145,7 @@ struct stw_cp_plan {
     int32_t split, shards, lane, shard; /* this rank is `lane` of its shard   */
     int halves;                         /* of a block's sums that travel apart: 1 or 2          */
     stw_dtype number;                   /* f32, or f64                                          */
+    stw_dtype partial;                  /* of the forward's parts: wider than O */
     stw_cp_seq *seqs;
     int64_t seq_count;
     int64_t rows[2];            /* of this rank's tensors                          */
@@ -184,6 +186,14 @@ static inline size_t stw_cp_block_bytes(const stw_cp_plan *p, int64_t keys) {
 static inline size_t stw_cp_sum_bytes(const stw_cp_plan *p, int64_t keys) {
     return (size_t)(keys * p->heads_kv * (p->attn.head_dim_qk + p->attn.head_dim_v)) * stw_dtype_size(p->number);
 }
+/* Bytes of a number in which the forward sums: double, and long double of f64 problems. */
+static inline size_t stw_cp_wide_size(const stw_cp_plan *p) {
+    return p->number == STW_F64 ? sizeof(long double) : sizeof(double);
+}
+/* The forward's parts need the bias in another type than the caller's. */
+static inline int stw_cp_has_wide_bias(const stw_cp_plan *p) {
+    return p->attn.bias_dtype && p->attn.bias_dtype != STW_U8 && p->attn.bias_dtype != p->partial;
+}
 /* Keys of block b, and of half `half` of it (all of it where sums are not cut). */
 int64_t stw_cp_block_rows(const stw_cp_plan *plan, int64_t b);
 int64_t stw_cp_half_rows(const stw_cp_plan *plan, int64_t b, int half);
@@ -216,7 +226,7 @@ typedef struct stw_cp_run {
     stw_attn_args args;
     char *workspace, *engine_workspace;
     stw_cp_calling wire;
-    stw_cp_tensor q, k, v, out, dout, lse, delta, dq, dk, dv;                    /* of this rank */
+    stw_cp_tensor q, k, v, out, dout, lse, dlse, delta, dq, dk, dv;              /* of this rank */
     stw_cp_tensor shard_q, shard_k, shard_v, shard_dout, shard_lse, shard_delta; /* what stage 3 reads */
 } stw_cp_run;
 
@@ -224,9 +234,10 @@ typedef struct stw_cp_run {
 stw_status stw_cp_run_begin(const stw_cp_plan *plan, stw_plan_kind kind, const char *call, const stw_attn_args *args,
                             void *workspace, size_t size, stw_stream stream, stw_cp_run *run_out);
 /* Row `row` of batch b of a sequence, in the order in which it is held; head 0. */
-char *stw_cp_at(const stw_cp_plan *plan, const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t b, int64_t row);
-stw_cp_tensor stw_cp_ours(const stw_cp_plan *plan, char *data, stw_cp_rows_of_whom whose, int kv, int64_t heads,
-                          int64_t width, stw_dtype dtype);
+char *stw_cp_at(const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t b, int64_t row);
+stw_cp_tensor stw_cp_ours(char *data, stw_cp_rows_of_whom whose, int kv, int64_t heads, int64_t width, stw_dtype dtype);
+/* Positions, dropout and threads of a part's call. */
+void stw_cp_positions(const stw_cp_run *run, const stw_cp_part *part, stw_attn_args *args_out);
 /* All rows and heads of a tensor into another of the same rows; `adds`: to what is there. */
 void stw_cp_copy(const stw_cp_plan *plan, const stw_cp_tensor *to, const stw_cp_tensor *from, int adds);
 /* Stage 2 (in: from the rank's to the shard's) and stage 4, of `count` tensors. */

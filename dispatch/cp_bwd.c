@@ -13,10 +13,10 @@ static char *bytes_at(const stw_cp_run *run, size_t place) { return run->workspa
 
 /* ---- stage 1 ---- */
 
-static void zero_rows(const stw_cp_plan *p, const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t row, int64_t count) {
+static void zero_rows(const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t row, int64_t count) {
     for (int64_t b = 0; b < seq->batch; ++b)
         for (int64_t i = row; i < row + count; ++i)
-            for (int64_t h = 0; h < t->heads; ++h) stw_store_f64(stw_cp_at(p, t, seq, b, i), h * t->head, t->dtype, 0);
+            for (int64_t h = 0; h < t->heads; ++h) stw_store_f64(stw_cp_at(t, seq, b, i), h * t->head, t->dtype, 0);
 }
 
 /* Rows past the used length have a delta of zero. */
@@ -28,7 +28,7 @@ static void zero_padding(const stw_cp_run *run) {
             const stw_cp_seq *seq = &p->seqs[s];
             stw_cp_chunk all = stw_cp_chunk_of(p->desc.order, seq->rows[0], p->cp->rank, p->cp->size, at);
             int64_t used = stw_cp_used(seq, 0, all).count;
-            zero_rows(p, &run->delta, seq, row + used, all.count - used);
+            zero_rows(&run->delta, seq, row + used, all.count - used);
             row += (int)all.count;
         }
 }
@@ -45,19 +45,14 @@ static stw_status run_rows(stw_cp_run *run) {
     for (int64_t i = 0; i < p->row_count && !status; ++i) {
         const stw_cp_rows *rows = &p->row_calls[i];
         const stw_cp_seq *seq = &p->seqs[rows->seq];
-        const stw_cp_tensor dlse = {.data = (char *)(uintptr_t)run->args.dlse,
-                                    .dtype = p->number,
-                                    .packed = run->lse.packed && !d->dlse.batch,
-                                    .batch = d->dlse.batch,
-                                    .seq = d->dlse.seq};
         stw_attn_args a = STW_INIT(stw_attn_args);
-        a.q = stw_cp_at(p, &run->q, seq, 0, rows->row);
+        a.q = stw_cp_at(&run->q, seq, 0, rows->row);
         a.k = a.v = keys;
-        if (run->out.data) a.out = stw_cp_at(p, &run->out, seq, 0, rows->row);
-        a.dout = stw_cp_at(p, &run->dout, seq, 0, rows->row);
-        a.lse = (float *)(void *)stw_cp_at(p, &run->lse, seq, 0, rows->row);
-        if (dlse.data) a.dlse = (const float *)(void *)stw_cp_at(p, &dlse, seq, 0, rows->row);
-        a.delta = (float *)(void *)stw_cp_at(p, &run->delta, seq, 0, rows->row);
+        if (run->out.data) a.out = stw_cp_at(&run->out, seq, 0, rows->row);
+        a.dout = stw_cp_at(&run->dout, seq, 0, rows->row);
+        a.lse = (float *)(void *)stw_cp_at(&run->lse, seq, 0, rows->row);
+        if (run->dlse.data) a.dlse = (const float *)(void *)stw_cp_at(&run->dlse, seq, 0, rows->row);
+        a.delta = (float *)(void *)stw_cp_at(&run->delta, seq, 0, rows->row);
         a.sink = run->args.sink;
         a.dsink = (float *)(void *)bytes_at(run, p->at.dsink);
         a.dk = dk;
@@ -80,15 +75,15 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
     const char *block = stw_cp_slot(run, tick->slot);
     char *sums = stw_cp_sum_slot(run, tick->sum_slot, tick->half);
     const stw_cp_tensor dq =
-        stw_cp_ours(p, bytes_at(run, p->at.dq), STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, p->number);
+        stw_cp_ours(bytes_at(run, p->at.dq), STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, p->number);
     stw_attn_args a = STW_INIT(stw_attn_args);
-    a.q = stw_cp_at(p, &run->shard_q, seq, 0, part->q_row);
-    a.dout = stw_cp_at(p, &run->shard_dout, seq, 0, part->q_row);
-    a.lse = (float *)(void *)stw_cp_at(p, &run->shard_lse, seq, 0, part->q_row);
-    a.delta = (float *)(void *)stw_cp_at(p, &run->shard_delta, seq, 0, part->q_row);
+    a.q = stw_cp_at(&run->shard_q, seq, 0, part->q_row);
+    a.dout = stw_cp_at(&run->shard_dout, seq, 0, part->q_row);
+    a.lse = (float *)(void *)stw_cp_at(&run->shard_lse, seq, 0, part->q_row);
+    a.delta = (float *)(void *)stw_cp_at(&run->shard_delta, seq, 0, part->q_row);
     a.k = block + part->k_row * wide_k * element;
     a.v = block + (tick->block_rows * wide_k + part->k_row * wide_v) * element;
-    a.dq = stw_cp_at(p, &dq, seq, 0, part->q_row);
+    a.dq = stw_cp_at(&dq, seq, 0, part->q_row);
     a.dk = sums + part->sum_row * wide_k * number;
     a.dv = sums + (tick->sum_rows * wide_k + part->sum_row * wide_v) * number;
     if (d->flags & STW_ATTN_ALIBI)
@@ -104,13 +99,7 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
                                                 part->q_row * dbias->query + part->k_at * dbias->key) *
                                                    number;
     }
-    a.q_offset = part->q_at + p->desc.q_offset;
-    a.k_offset = part->k_at + p->desc.k_offset;
-    a.dropout_seed_ptr = run->args.dropout_seed_ptr;
-    a.dropout_offset_ptr = run->args.dropout_offset_ptr;
-    a.dropout_seed = run->args.dropout_seed;
-    a.dropout_offset = run->args.dropout_offset;
-    a.cpu_threads = run->args.cpu_threads;
+    stw_cp_positions(run, part, &a);
     return stw_attn_bwd(p->engines[part->engine].plan, &a, run->engine_workspace, p->engine_workspace,
                         run->wire.stream);
 }
@@ -129,8 +118,8 @@ static void join_sums(const stw_cp_run *run, const stw_cp_tensor *dk, const stw_
                                        ? seq->own[1]
                                        : stw_cp_chunk_of(p->desc.order, seq->rows[1], p->shard, p->shards, half).count);
             for (int64_t b = 0; b < seq->batch; ++b, from_k += rows * wide_k, from_v += rows * wide_v) {
-                memcpy(stw_cp_at(p, dk, seq, b, first), from_k, rows * wide_k);
-                memcpy(stw_cp_at(p, dv, seq, b, first), from_v, rows * wide_v);
+                memcpy(stw_cp_at(dk, seq, b, first), from_k, rows * wide_k);
+                memcpy(stw_cp_at(dv, seq, b, first), from_v, rows * wide_v);
             }
         }
     }
@@ -142,11 +131,11 @@ static stw_status write_gradients(stw_cp_run *run) {
     const stw_cp_plan *p = run->plan;
     const stw_attn_desc *d = &p->attn;
     const stw_cp_tensor dq =
-        stw_cp_ours(p, bytes_at(run, p->at.dq), STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, p->number);
+        stw_cp_ours(bytes_at(run, p->at.dq), STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, p->number);
     const stw_cp_tensor dk =
-        stw_cp_ours(p, bytes_at(run, p->at.dk), STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_qk, p->number);
+        stw_cp_ours(bytes_at(run, p->at.dk), STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_qk, p->number);
     const stw_cp_tensor dv =
-        stw_cp_ours(p, bytes_at(run, p->at.dv), STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_v, p->number);
+        stw_cp_ours(bytes_at(run, p->at.dv), STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_v, p->number);
     const stw_cp_tensor *all[] = {&dq, &dk, &dv}, *callers[] = {&run->dq, &run->dk, &run->dv}, *from[3], *to[3];
     const uint32_t bits[] = {STW_OUT_DQ, STW_OUT_DK, STW_OUT_DV};
     int count = 0, adds[3];
@@ -223,6 +212,6 @@ stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, v
     if (status) return status;
     if (d->outputs & STW_OUT_DBIAS) write_dbias(&run);
     if (d->outputs & STW_OUT_DSINK) write_dsink(&run);
-    if (args->status_out) *run.args.status_out = 0;
+    if (run.args.status_out) *run.args.status_out = 0;
     return STW_OK;
 }

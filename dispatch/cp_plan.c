@@ -334,7 +334,7 @@ static void make_places(stw_cp_plan *p) {
         take(total, &at->k, p->shard_rows[1] * p->heads_kv * d->head_dim_qk, element);
         take(total, &at->v, p->shard_rows[1] * p->heads_kv * d->head_dim_v, element);
         take(total, &at->dout, backward ? rows * p->heads_q * d->head_dim_v : 0, element);
-        take(total, &at->lse, rows * p->heads_q, number);
+        take(total, &at->lse, backward ? rows * p->heads_q : 0, number);
         take(total, &at->shard_delta, backward ? rows * p->heads_q : 0, number);
         /* the largest message: all that a rank has or gets, in numbers */
         int64_t most = (held + rows + 2 * size) * (d->heads_q * width + 2 * d->heads_q) +
@@ -358,14 +358,18 @@ static void make_places(stw_cp_plan *p) {
         take(total, &at->dbias, p->dbias_count, number);
         take(total, &at->dbiases, d->outputs & STW_OUT_DBIAS && !d->bias.query ? size * p->dbias_count : 0, number);
     } else {
-        take(total, &at->q32, rows * p->heads_q * d->head_dim_qk, number);
-        take(total, &at->kv32, p->block_max * p->heads_kv * width, number);
-        take(total, &at->bias32,
-             d->bias_dtype && d->bias_dtype != STW_U8 && d->bias_dtype != p->number ? p->dbias_count : 0, number);
-        take(total, &at->out_part, rows * p->heads_q * d->head_dim_v, number);
-        take(total, &at->lse_part, rows * p->heads_q, number);
-        take(total, &at->out, rows * p->heads_q * d->head_dim_v, number);
-        take(total, &at->lse_sum, rows * p->heads_q, number);
+        size_t partial = stw_dtype_size(p->partial), sum = stw_cp_wide_size(p);
+        int64_t slopes = d->flags & STW_ATTN_ALIBI ? d->batch * d->alibi_stride_batch + d->heads_q : 0;
+        take(total, &at->wide_q, rows * p->heads_q * d->head_dim_qk, partial);
+        take(total, &at->wide_kv, p->block_max * p->heads_kv * width, partial);
+        take(total, &at->wide_bias, stw_cp_has_wide_bias(p) ? p->dbias_count : 0, partial);
+        take(total, &at->wide_slopes, slopes, partial);
+        take(total, &at->out_part, rows * p->heads_q * d->head_dim_v, partial);
+        take(total, &at->lse_part, rows * p->heads_q, partial);
+        take(total, &at->out_sum, rows * p->heads_q * d->head_dim_v, sum);
+        take(total, &at->lse_sum, rows * p->heads_q, sum);
+        take(total, &at->out, rows * p->heads_q * d->head_dim_v, element);
+        take(total, &at->lse, (rows + held) * d->heads_q, number);
     }
 }
 
@@ -415,6 +419,7 @@ static stw_status build(stw_cp_plan *p, const stw_cp_desc *desc) {
     if (status) return status;
     p->desc.attn = NULL;
     p->number = stw_dtype_of_rows(p->attn.dtype);
+    p->partial = p->attn.dtype == STW_F32 ? STW_F64 : p->number;
     if (!(status = choose(p)) && !(status = make_seqs(p)) && !(status = check_rows(p))) status = make_schedule(p);
     return status;
 }

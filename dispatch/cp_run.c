@@ -31,9 +31,8 @@ static stw_cp_tensor callers(const stw_cp_plan *p, size_t row_index, const void 
     };
 }
 
-stw_cp_tensor stw_cp_ours(const stw_cp_plan *p, char *data, stw_cp_rows_of_whom whose, int kv, int64_t heads,
-                          int64_t width, stw_dtype dtype) {
-    (void)p;
+stw_cp_tensor stw_cp_ours(char *data, stw_cp_rows_of_whom whose, int kv, int64_t heads, int64_t width,
+                          stw_dtype dtype) {
     return (stw_cp_tensor){.data = data,
                            .whose = whose,
                            .dtype = dtype,
@@ -45,9 +44,8 @@ stw_cp_tensor stw_cp_ours(const stw_cp_plan *p, char *data, stw_cp_rows_of_whom 
                            .width = width};
 }
 
-char *stw_cp_at(const stw_cp_plan *p, const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t b, int64_t row) {
+char *stw_cp_at(const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t b, int64_t row) {
     int64_t at = row;
-    (void)p;
     if (t->whose == STW_CP_SHARDS) at += seq->base[t->kv] + b * seq->own[t->kv];
     else if (t->whose == STW_CP_RANKS || t->packed) at += seq->first[t->kv] + b * seq->held[t->kv];
     at *= t->seq;
@@ -82,8 +80,8 @@ void stw_cp_copy(const stw_cp_plan *p, const stw_cp_tensor *to, const stw_cp_ten
     for (int64_t s = 0; s < p->seq_count; ++s)
         for (int64_t b = 0; b < p->seqs[s].batch; ++b)
             for (int64_t row = 0; row < p->seqs[s].held[to->kv]; ++row)
-                copy_heads(to, stw_cp_at(p, to, &p->seqs[s], b, row), 0, from, stw_cp_at(p, from, &p->seqs[s], b, row),
-                           0, to->heads, adds);
+                copy_heads(to, stw_cp_at(to, &p->seqs[s], b, row), 0, from, stw_cp_at(from, &p->seqs[s], b, row), 0,
+                           to->heads, adds);
 }
 
 /* ---- the call ---- */
@@ -108,13 +106,14 @@ static void find_tensors(stw_cp_run *run) {
     run->v = callers(p, STW_TENSOR_AT_v, a->v, d->dtype);
     run->out = callers(p, STW_TENSOR_AT_out, a->out, d->dtype);
     run->lse = callers(p, STW_TENSOR_AT_lse, a->lse, p->number);
+    run->dlse = callers(p, STW_TENSOR_AT_dlse, a->dlse, p->number);
     run->dout = callers(p, STW_TENSOR_AT_dout, a->dout, d->dtype);
     run->delta = callers(p, STW_TENSOR_AT_delta, a->delta, p->number);
     run->dq = callers(p, STW_TENSOR_AT_dq, a->dq, d->dq_dtype);
     run->dk = callers(p, STW_TENSOR_AT_dk, a->dk, d->dk_dtype);
     run->dv = callers(p, STW_TENSOR_AT_dv, a->dv, d->dv_dtype);
     if (!(d->flags & (STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA)))
-        run->delta = stw_cp_ours(p, run->workspace + p->at.delta, STW_CP_RANKS, 0, d->heads_q, 1, p->number);
+        run->delta = stw_cp_ours(run->workspace + p->at.delta, STW_CP_RANKS, 0, d->heads_q, 1, p->number);
     run->shard_q = run->q;
     run->shard_k = run->k;
     run->shard_v = run->v;
@@ -123,12 +122,12 @@ static void find_tensors(stw_cp_run *run) {
     run->shard_delta = run->delta;
     if (p->split == 1) return;
     char *ws = run->workspace;
-    run->shard_q = stw_cp_ours(p, ws + p->at.q, STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, d->dtype);
-    run->shard_k = stw_cp_ours(p, ws + p->at.k, STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_qk, d->dtype);
-    run->shard_v = stw_cp_ours(p, ws + p->at.v, STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_v, d->dtype);
-    run->shard_dout = stw_cp_ours(p, ws + p->at.dout, STW_CP_SHARDS, 0, p->heads_q, d->head_dim_v, d->dtype);
-    run->shard_lse = stw_cp_ours(p, ws + p->at.lse, STW_CP_SHARDS, 0, p->heads_q, 1, p->number);
-    run->shard_delta = stw_cp_ours(p, ws + p->at.shard_delta, STW_CP_SHARDS, 0, p->heads_q, 1, p->number);
+    run->shard_q = stw_cp_ours(ws + p->at.q, STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, d->dtype);
+    run->shard_k = stw_cp_ours(ws + p->at.k, STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_qk, d->dtype);
+    run->shard_v = stw_cp_ours(ws + p->at.v, STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_v, d->dtype);
+    run->shard_dout = stw_cp_ours(ws + p->at.dout, STW_CP_SHARDS, 0, p->heads_q, d->head_dim_v, d->dtype);
+    run->shard_lse = stw_cp_ours(ws + p->at.lse, STW_CP_SHARDS, 0, p->heads_q, 1, p->number);
+    run->shard_delta = stw_cp_ours(ws + p->at.shard_delta, STW_CP_SHARDS, 0, p->heads_q, 1, p->number);
 }
 
 stw_status stw_cp_run_begin(const stw_cp_plan *p, stw_plan_kind kind, const char *call, const stw_attn_args *args,
@@ -160,6 +159,16 @@ stw_status stw_cp_run_begin(const stw_cp_plan *p, stw_plan_kind kind, const char
     status = stw_attn_check_workspace(call, &params, kind, run->workspace, needed);
     if (!status) find_tensors(run);
     return status;
+}
+
+void stw_cp_positions(const stw_cp_run *run, const stw_cp_part *part, stw_attn_args *a) {
+    a->q_offset = part->q_at + run->plan->desc.q_offset;
+    a->k_offset = part->k_at + run->plan->desc.k_offset;
+    a->dropout_seed_ptr = run->args.dropout_seed_ptr;
+    a->dropout_offset_ptr = run->args.dropout_offset_ptr;
+    a->dropout_seed = run->args.dropout_seed;
+    a->dropout_offset = run->args.dropout_offset;
+    a->cpu_threads = run->args.cpu_threads;
 }
 
 /* ---- heads against rows ---- */
@@ -210,14 +219,14 @@ static char *move_rows(const stw_cp_run *run, const stw_cp_tensor *t, int32_t la
     int is_shard = t->whose == STW_CP_SHARDS;
     int64_t heads = is_shard ? t->heads : t->heads / p->split, head = is_shard ? 0 : lane * heads;
     int32_t rows_lane = is_shard ? lane : p->lane;
-    stw_cp_tensor line = stw_cp_ours(p, data, STW_CP_RANKS, t->kv, heads, t->width, dtype);
+    stw_cp_tensor line = stw_cp_ours(data, STW_CP_RANKS, t->kv, heads, t->width, dtype);
     for (int64_t s = 0; s < p->seq_count; ++s) {
         const stw_cp_seq *seq = &p->seqs[s];
         int64_t rank = p->shard * p->split + rows_lane;
         int64_t rows = stw_cp_rows_of(p->desc.order, seq->rows[t->kv], rank, p->cp->size);
         for (int64_t b = 0; b < seq->batch; ++b)
             for (int64_t row = 0; row < rows; ++row) {
-                char *own = stw_cp_at(p, t, seq, b, is_shard ? shard_row(p, seq, lane, t->kv, row) : row);
+                char *own = stw_cp_at(t, seq, b, is_shard ? shard_row(p, seq, lane, t->kv, row) : row);
                 if (packs) copy_heads(&line, data, 0, t, own, head, heads, 0);
                 else copy_heads(t, own, head, &line, data, 0, heads, adds);
                 data += line.seq * (int64_t)stw_dtype_size(dtype);
@@ -284,12 +293,12 @@ static void pack_block(const stw_cp_run *run, char *block) {
     const stw_cp_plan *p = run->plan;
     const stw_cp_tensor *from[] = {&run->shard_k, &run->shard_v};
     for (int i = 0; i < 2; ++i) {
-        stw_cp_tensor to = stw_cp_ours(p, block, STW_CP_SHARDS, 1, p->heads_kv, from[i]->width, p->attn.dtype);
+        stw_cp_tensor to = stw_cp_ours(block, STW_CP_SHARDS, 1, p->heads_kv, from[i]->width, p->attn.dtype);
         for (int64_t s = 0; s < p->seq_count; ++s)
             for (int64_t b = 0; b < p->seqs[s].batch; ++b)
                 for (int64_t row = 0; row < p->seqs[s].own[1]; ++row)
-                    copy_heads(&to, stw_cp_at(p, &to, &p->seqs[s], b, row), 0, from[i],
-                               stw_cp_at(p, from[i], &p->seqs[s], b, row), 0, p->heads_kv, 0);
+                    copy_heads(&to, stw_cp_at(&to, &p->seqs[s], b, row), 0, from[i],
+                               stw_cp_at(from[i], &p->seqs[s], b, row), 0, p->heads_kv, 0);
         block += p->shard_rows[1] * to.seq * (int64_t)stw_dtype_size(to.dtype);
     }
 }

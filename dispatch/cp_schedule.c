@@ -113,7 +113,7 @@ static stw_attn_desc backward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, 
     return d;
 }
 
-/* In numbers throughout: partial results are not rounded to the inputs' type. */
+/* In a type wider than O's: parts are not rounded to it, and the errors of their LSE are small beside O's own. */
 static stw_attn_desc forward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
                                   int64_t block) {
     stw_attn_desc d = common_desc(p, seq, q_rows, k_rows);
@@ -121,17 +121,21 @@ static stw_attn_desc forward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, i
     d.flags &= ~STW_ATTN_HAS_DIM_STRIDES;
     d.dim = (stw_attn_dim_strides){0};
     d.diagonal_shift = seq->shift;
-    d.dtype = p->number;
+    d.dtype = p->partial;
     d.dq_dtype = d.dk_dtype = d.dv_dtype = d.dbias_dtype = STW_DTYPE_NONE;
     d.outputs = 0;
-    if (d.bias_dtype && d.bias_dtype != STW_U8) d.bias_dtype = p->number;
+    if (d.dtype == STW_F64 && p->attn.dtype != STW_F64) {
+        d.scale_f64 = (double)d.scale;
+        d.softcap_f64 = (double)d.softcap;
+    }
     d.q = rows_of(seq->own[0], d.heads_q, d.head_dim_qk);
     d.k = rows_of(block, d.heads_kv, d.head_dim_qk);
     d.v = rows_of(block, d.heads_kv, d.head_dim_v);
     d.out = rows_of(q_rows, d.heads_q, d.head_dim_v);
     d.lse = rows_of(q_rows, d.heads_q, 1);
-    if (d.bias_dtype == p->number && p->attn.bias_dtype != p->number) { /* a copy in numbers */
+    if (stw_cp_has_wide_bias(p)) {
         const int64_t *e = p->dbias_extent;
+        d.bias_dtype = p->partial;
         d.bias = (stw_bias_strides){d.bias.batch ? e[1] * e[2] * e[3] : 0, d.bias.head ? e[2] * e[3] : 0,
                                     d.bias.query ? e[3] : 0, d.bias.key};
     }
@@ -149,7 +153,7 @@ static int merge(stw_cp_chunk chunk[2]) {
 typedef struct maker {
     stw_cp_plan *p;
     int64_t *slot_of, *sum_slot_of, *starts; /* by tick */
-    int64_t tick_max;
+    int64_t tick_max, last_step;
     struct timed_move {
         int64_t tick;
         stw_cp_move move;
@@ -348,8 +352,10 @@ static stw_status add_tick(maker *m, int64_t t) {
             base += seq->batch * stw_cp_rows_of(p->desc.order, seq->rows[1], b, p->shards);
             sum_base += seq->batch * stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, tick.half).count;
         }
-        if (tick.parts)
-            p->steps_run += tick.half == 0 || !p->tick_count || p->ticks[p->tick_count - 1].step != tick.step;
+        if (tick.parts && tick.step != m->last_step) {
+            m->last_step = tick.step;
+            p->steps_run++;
+        }
     }
     for (int64_t i = 0; i < m->move_count && !status; ++i) {
         if (m->moves[i].tick != t) continue;
@@ -392,7 +398,7 @@ static void look_at_all(stw_cp_plan *p) {
 }
 
 stw_status stw_cp_schedule_make(stw_cp_plan *p) {
-    maker m = {.p = p, .tick_max = p->shards * p->halves + 1};
+    maker m = {.p = p, .tick_max = p->shards * p->halves + 1, .last_step = -1};
     size_t count = (size_t)m.tick_max + 1;
     int64_t *users = calloc(count, sizeof *users);
     m.slot_of = calloc(count, sizeof *m.slot_of);
