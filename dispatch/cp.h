@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * Attention over ranks inside dispatch. A rank (n, l) is rank l of the `split` ranks that share one shard n of `shards`:
- * ring and all-gather have split 1, Ulysses has one shard, 2-D has both. Stages of a call:
+ * Attention over ranks inside dispatch. A rank (n, l) is rank l of the `split` ranks that share one shard n of
+ * `shards`: ring and all-gather have split 1, Ulysses has one shard, 2-D has both. Stages of a call:
  *   1. delta of this rank's rows, from its own tensors (backward)
  *   2. split > 1: an all-to-all of q, k, v, dO, LSE and delta, after which the rank has all rows of its shard and
  *      heads/split heads
- *   3. ticks: a tick starts the moves of the next ones, runs its parts (a chunk of q against a chunk of keys, by a plan of
- *      attn_bwd.h), and waits for the moves
+ *   3. ticks: a tick starts the moves of the next ones, runs its parts, each a chunk of q against a chunk of keys by
+ *      a plan of attn_bwd.h, and waits for the moves
  *   4. split > 1: the way back of dQ, dK and dV; then the caller's tensors are written
  * Which rank sends what in which tick follows from the descriptor alone, so no rank asks another. */
 #ifndef STW_DISPATCH_CP_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The backward over ranks: delta of whole rows, then parts that add into f32 sums of dQ, dK and dV (cp.h has the stages). */
+ * The backward over ranks: delta of whole rows, then parts that add into f32 sums of dQ, dK and dV (cp.h has the
+ * stages). */
 #include "cp.h"
 
 #include <string.h>

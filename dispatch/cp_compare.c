@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The exchange of a plan: each rank sends what cp_fields.def lists of its problem, and whether it can run it. Each rank sees
- * the same records and comes to the same verdict. */
+ * The exchange of a plan: each rank sends what cp_fields.def lists of its problem, and whether it can run it. Each
+ * rank sees the same records and comes to the same verdict. */
 #include "cp.h"
 
 #include <stdio.h>

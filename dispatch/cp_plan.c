@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Plans over ranks: the check of a problem, the schedule by rule, plans of attn_bwd.h for all parts, the workspace. What
- * one rank alone can find is found before the exchange, so that the others hear of it. */
+ * Plans over ranks: the check of a problem, the schedule by rule, plans of attn_bwd.h for all parts, the workspace.
+ * What one rank alone can find is found before the exchange, so that the others hear of it. */
 #include "cp.h"
 #include "refusal.h"
 

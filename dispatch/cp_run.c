@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What both calls over ranks do: checks, rows between the caller's layout and ours, the exchange of heads, blocks and their
- * moves. Nothing here allocates. */
+ * What both calls over ranks do: checks, rows between the caller's layout and ours, the exchange of heads, blocks and
+ * their moves. Nothing here allocates. */
 #include "cp.h"
 
 #include "common/attn_packed.h"

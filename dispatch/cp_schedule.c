@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The ticks of one rank. Block b of K and V goes from its owner along the shards b+1, b+2, ... that see something of it;
- * the shard at distance s works on it in step s. A step has as many ticks as a block's sums have halves: while half
+ * The ticks of one rank. Block b of K and V goes from its owner along the shards b+1, b+2, ... that see something of
+ * it; the shard at distance s works on it in step s. A step has as many ticks as a block's sums have halves: while half
  * 1 is worked on, half 0 of the sums is on its way to the shard that adds to it in the next step, and K and V of
  * that step are on theirs. The last shard of a block sends the sums home.
  *

@@ -19,7 +19,8 @@ stw_cp_chunk stw_cp_used(const stw_cp_seq *seq, int kv, stw_cp_chunk chunk) {
 
 static int64_t triangle(int64_t n) { return n > 0 ? n * (n + 1) / 2 : 0; }
 
-/* Pairs (i, j) of 0 <= i < rows and 0 <= j < keys with j - i <= most: the sum over i of i + most + 1, cut to 0..keys. */
+/* Pairs (i, j) of 0 <= i < rows and 0 <= j < keys with j - i <= most: the sum over i of i + most + 1, cut to 0..keys.
+ * */
 static int64_t pairs_below(int64_t rows, int64_t keys, int64_t most) {
     int64_t first = stw_clamp_i64(most, -rows - 1, keys) + 1;
     return triangle(first + rows - 1) - triangle(first - 1) - triangle(first + rows - 1 - keys) +

@@ -9,10 +9,10 @@
  * this order; under a causal mask all ranks then see the same number of pairs. Of a pack, each sequence is cut so,
  * and the shard is a pack of what the rank holds of each, in order. stw_cp_shard() tells the rows.
  *
- * SCHEDULES. Ring: K and V travel from rank to rank, and dK and dV follow in f32; a rank that sees nothing of a block is
- * passed over: it neither runs nor gets it. All-gather: each rank gathers all K and V, and dK and dV are reduced and
- * scattered in f32. Ulysses: an all-to-all gives each rank all rows of 1/size of the heads. 2-D: Ulysses among the ranks of a node, and
- * a ring between the nodes. Rules choose one, and stw_cp_plan_describe() names it and its rule.
+ * SCHEDULES. Ring: K and V travel from rank to rank, and dK and dV follow in f32; a rank that sees nothing of a block
+ * is passed over: it neither runs nor gets it. All-gather: each rank gathers all K and V, and dK and dV are reduced and
+ * scattered in f32. Ulysses: an all-to-all gives each rank all rows of 1/size of the heads. 2-D: Ulysses among the
+ * ranks of a node, and a ring between the nodes. Rules choose one, and stw_cp_plan_describe() names it and its rule.
  *
  * RESULTS. With D_i of the whole row (attn_bwd.h) each pair of chunks gives its exact part of dQ, dK and dV, and the
  * parts are summed in f32 in an order that depends on the schedule, rank and size alone: the same bits run after run on
@@ -21,10 +21,10 @@
  *
  *     LSE = log(exp(LSE_a) + exp(LSE_b)),  O = exp(LSE_a - LSE) * O_a + exp(LSE_b - LSE) * O_b
  *
- * COLLECTIVE CALLS. Plan and run calls are collective: all ranks of a stw_cp make the same ones in the same order, one at
- * a time. Ranks compare their descriptors at plan time, and all of them fail where one does. A failure of the transport
- * is STW_E_DRIVER with its text; the outputs of that call are invalid, later calls with this stw_cp fail likewise, and
- * the stw_context stays usable. */
+ * COLLECTIVE CALLS. Plan and run calls are collective: all ranks of a stw_cp make the same ones in the same order,
+ * one at a time. Ranks compare their descriptors at plan time, and all of them fail where one does. A failure of the
+ * transport is STW_E_DRIVER with its text; the outputs of that call are invalid, later calls with this stw_cp fail
+ * likewise, and the stw_context stays usable. */
 #ifndef STERNWAY_ATTN_CP_H
 #define STERNWAY_ATTN_CP_H
 
@@ -54,8 +54,8 @@ typedef struct stw_cp_transport {
     int (*wait)(void *user, stw_stream stream);
     /** `bytes` > 0 bytes of each rank to all: `to` is [size][bytes]. Null: done by groups of sends. */
     int (*all_gather)(void *user, const void *from, void *to, size_t bytes, stw_stream stream);
-    /** Sums `from`, [size][count] numbers of STW_F32 or STW_F64, over the ranks; `to` gets this rank's [count]. The same
-     * bits run after run. Null: done by groups of sends, and added in the order of the ranks. */
+    /** Sums `from`, [size][count] numbers of STW_F32 or STW_F64, over the ranks; `to` gets this rank's [count]. The
+     * same bits run after run. Null: done by groups of sends, and added in the order of the ranks. */
     int (*reduce_scatter)(void *user, const void *from, void *to, size_t count, stw_dtype dtype, stw_stream stream);
     /** `from` is [size][bytes], a block a receiver; `to` is [size][bytes], a block a sender. Null: by groups. */
     int (*all_to_all)(void *user, const void *from, void *to, size_t bytes, stw_stream stream);
@@ -107,16 +107,16 @@ typedef enum stw_cp_schedule {
 /** The problem over the ranks. All ranks give the same, but for sizes and strides of their shards. */
 typedef struct stw_cp_desc {
     size_t struct_size; /**< sizeof(stw_cp_desc) */
-    /** This rank's shard as it lies in memory: max_seq_* (dense) or total_* (packed: exactly) are the rows that this rank
-     * holds (stw_cp_shard()), batch and heads are those of the whole. The mask and its shift are those of the whole:
-     * Lq and Lk are whole lengths. A bias has this rank's rows and all keys: [B,Hq,rows here,seq_kv]
+    /** This rank's shard as it lies in memory: max_seq_* (dense) or total_* (packed: exactly) are the rows that this
+     * rank holds (stw_cp_shard()), batch and heads are those of the whole. The mask and its shift are those of the
+     * whole: Lq and Lk are whole lengths. A bias has this rank's rows and all keys: [B,Hq,rows here,seq_kv]
      * (packed: rows and keys of a sequence), and so has its gradient; that of a bias that is broadcast over rows is
      * the sum over the ranks, on each of them. dSink too. dropout_map: STW_DROPOUT_PHILOX. Read, not kept. */
     const stw_attn_desc *attn;
     int64_t seq_q;  /**< dense: Sq of the whole problem, 0..2^31-1; packed: 0 */
     int64_t seq_kv; /**< as seq_q, of the keys */
-    /** Packed sides: B+1 starts of the whole problem's sequences, from 0 on, in host memory; else null. A plan of a pack
-     * is for these lengths; args.cu_seqlens_* are not looked at. Read, not kept, as all that follows. */
+    /** Packed sides: B+1 starts of the whole problem's sequences, from 0 on, in host memory; else null. A plan of a
+     * pack is for these lengths; args.cu_seqlens_* are not looked at. Read, not kept, as all that follows. */
     const int32_t *cu_seqlens_q;
     const int32_t *cu_seqlens_kv; /**< as cu_seqlens_q */
     /** With STW_ATTN_HAS_USED_LENGTHS: [B] used rows of the whole problem's sequences, in host memory; null = full.
@@ -146,7 +146,8 @@ STW_API stw_status stw_cp_shard(stw_cp_order order, int64_t rows, int32_t rank, 
  * @param context   where it computes: the CPU backend. GPU backends are refused in this version
  * @param desc      the problem; read, not kept
  * @param plan_out  for stw_cp_plan_destroy()
- * @return STW_OK; STW_E_INVALID names the field; STW_E_UNSUPPORTED the limit; STW_E_NO_MEMORY; STW_E_DRIVER: the transport. */
+ * @return STW_OK; STW_E_INVALID names the field; STW_E_UNSUPPORTED the limit; STW_E_NO_MEMORY; STW_E_DRIVER: the
+ * transport. */
 STW_API stw_status stw_cp_attn_bwd_plan(stw_cp *cp, stw_context *context, const stw_cp_desc *desc,
                                         stw_cp_plan **plan_out);
 /** The same for the forward, which ignores what only the backward uses. O and LSE are outputs.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /** @file
- * Sternway: a transport of attn_cp.h over MPI, for CPU clusters. It is compiled by the user against the MPI at hand, whose
- * binary interface no library of ours could know: include it in one file of a program that is built with mpicc. C11.
+ * Sternway: a transport of attn_cp.h over MPI, for CPU clusters. It is compiled by the user against the MPI at hand,
+ * whose binary interface no library of ours could know: include it in one file of a program that is built with mpicc.
+ * C11.
  *
  *     stw_cp_mpi mpi;
  *     stw_cp *cp;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A transport that fails: each of its calls in turn, on one rank. That rank gets a status with the transport's words, the
- * others one within their timeout, no rank STW_OK with half of a result, and the context computes on. */
+ * A transport that fails: each of its calls in turn, on one rank. That rank gets a status with the transport's words,
+ * the others one within their timeout, no rank STW_OK with half of a result, and the context computes on. */
 #include "tests/cp/ranks.h"
 
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Attention over ranks inside dispatch: chunks and what they see against counting, the comparison of descriptors byte by
- * byte, and where the ticks of all ranks meet: each message that one rank sends another receives in the same tick. */
+ * Attention over ranks inside dispatch: chunks and what they see against counting, the comparison of descriptors byte
+ * by byte, and where the ticks of all ranks meet: each message that one rank sends another receives in the same tick.
+ * */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -224,8 +225,8 @@ static void moves_meet(void **state) {
     stw_context_destroy(context);
 }
 
-/* Of contiguous shards of 25 rows under a window of 5 keys each rank needs its own keys and the last of its neighbour's: K
- * and V come from one rank alone, and of the sums one half. */
+/* Of contiguous shards of 25 rows under a window of 5 keys each rank needs its own keys and the last of its
+ * neighbour's: K and V come from one rank alone, and of the sums one half. */
 static void what_sees_nothing_is_not_sent(void **state) {
     stw_context *context = make_context();
     int32_t size = 4;

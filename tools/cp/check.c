@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * One row on one rank: the shard is cut out of the whole problem's arena, the public API runs backward and forward, and rank 0
- * puts the shards of all together in a copy of that arena, which tools/verify judges as the result of one device. */
+ * One row on one rank: the shard is cut out of the whole problem's arena, the public API runs backward and forward,
+ * and rank 0 puts the shards of all together in a copy of that arena, which tools/verify judges as the result of one
+ * device. */
 #include "cp.h"
 
 #include "common/attn_packed.h"

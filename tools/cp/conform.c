@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * `sternway cp-conform`: the rows over ranks that are threads of this process. Under mpirun or torchrun it becomes the program
- * of tests/cp that is linked with an MPI, where one lies beside it. */
+ * `sternway cp-conform`: the rows over ranks that are threads of this process. Under mpirun or torchrun it becomes
+ * the program of tests/cp that is linked with an MPI, where one lies beside it. */
 #include "cp.h"
 #include "tools/base/tool.h"
 

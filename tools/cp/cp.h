@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * `sternway cp-conform`: attention over ranks against the float64 reference of the whole problem. A row is a PROBLEM, an
- * order and a schedule. Each rank cuts its shard out of the whole problem's arena (tools/verify), runs the public API and
- * sends its results to rank 0, which puts them together and judges them as those of one device. Ranks are threads over
- * local.c here, and processes over sternway/cp_mpi.h in tests/cp. */
+ * `sternway cp-conform`: attention over ranks against the float64 reference of the whole problem. A row is a PROBLEM,
+ * an order and a schedule. Each rank cuts its shard out of the whole problem's arena (tools/verify), runs the public
+ * API and sends its results to rank 0, which puts them together and judges them as those of one device. Ranks are
+ * threads over local.c here, and processes over sternway/cp_mpi.h in tests/cp. */
 #ifndef STW_TOOLS_CP_H
 #define STW_TOOLS_CP_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * A transport between threads of one process, for checks without an MPI at hand. It is no wire: what the ranks share is
- * the memory of one process. It is as strict as a wire can be: data move in `wait` and not before, what was sent is read
- * as late as it may be, and until then the receiver's memory holds NaN; a missing wait, a buffer that is overwritten
- * too early and messages whose sizes differ all show. */
+ * the memory of one process. It is as strict as a wire can be: data move in `wait` and not before, what was sent is
+ * read as late as it may be, and until then the receiver's memory holds NaN; a missing wait, a buffer that is
+ * overwritten too early and messages whose sizes differ all show. */
 #include "cp.h"
 
 #include <errno.h>
