@@ -184,10 +184,11 @@ static stw_status check_rows(const stw_cp_plan *p) {
     for (int kv = 0; kv < 2; ++kv) {
         int packed = stw_attn_is_packed(d, kv);
         int64_t given = packed ? (kv ? d->total_kv : d->total_q) : kv ? d->max_seq_kv : d->max_seq_q;
-        int64_t held = p->rows[kv], longest = 0, whole = length_of(p, packed ? 0 : 0, kv);
+        int64_t held = p->rows[kv], longest = 0;
         for (int64_t s = 0; s < p->seq_count; ++s)
             if (p->seqs[s].held[kv] > longest) longest = p->seqs[s].held[kv];
-        if (!packed) held = stw_cp_rows_of(p->desc.order, whole, p->cp->rank, p->cp->size);
+        if (!packed)
+            held = stw_cp_rows_of(p->desc.order, kv ? p->desc.seq_kv : p->desc.seq_q, p->cp->rank, p->cp->size);
         if (given != held)
             return stw_fail(STW_E_INVALID, "%s: attn.%s_%s is %lld, but rank %d of %d holds %lld rows in %s order",
                             p->call, packed ? "total" : "max_seq", kv ? "kv" : "q", (long long)given, p->cp->rank,

@@ -247,6 +247,69 @@ static void what_sees_nothing_is_not_sent(void **state) {
     stw_context_destroy(context);
 }
 
+/* ---- memory that runs out ---- */
+
+static int64_t allocations, refused_at; /* counted from 1; 0: none is refused */
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *old, size_t size);
+static int refuse(void) { return ++allocations == refused_at; }
+void *__wrap_malloc(size_t size) { return refuse() ? NULL : __real_malloc(size); }
+void *__wrap_calloc(size_t count, size_t size) { return refuse() ? NULL : __real_calloc(count, size); }
+void *__wrap_realloc(void *old, size_t size) { return refuse() ? NULL : __real_realloc(old, size); }
+
+/* Each allocation of a plan fails once: a status, no leak (the sanitizers look), and the next plan is made. */
+static void each_allocation_fails(void **state) {
+    stw_context *context = make_context();
+    int32_t size = 3;
+    int64_t tried = 0;
+    stw_status status = STW_E_NO_MEMORY;
+    (void)state;
+    stw_cp *cp = make_cp(1, &size);
+    stw_attn_desc attn = STW_INIT(stw_attn_desc);
+    stw_cp_desc desc = STW_INIT(stw_cp_desc);
+    attn.dtype = STW_F32;
+    attn.batch = 1;
+    attn.heads_q = attn.heads_kv = 2;
+    attn.head_dim_qk = attn.head_dim_v = 8;
+    attn.max_seq_q = attn.max_seq_kv = 10;
+    attn.bias_dtype = STW_F32;
+    attn.outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | STW_OUT_DBIAS;
+    assert_int_equal(stw_layout_bshd(&attn), STW_OK);
+    attn.bias = attn.dbias = (stw_bias_strides){600, 300, 30, 1};
+    desc.attn = &attn;
+    desc.seq_q = desc.seq_kv = 30;
+    desc.order = STW_CP_ZIGZAG;
+    desc.schedule = STW_CP_RING;
+    while (status) {
+        stw_cp_plan *plan = NULL;
+        allocations = 0;
+        refused_at = ++tried;
+        status = stw_cp_attn_bwd_plan(cp, context, &desc, &plan);
+        refused_at = 0;
+        if (status && status != STW_E_NO_MEMORY) fail_msg("allocation %lld: %s", (long long)tried, stw_last_error());
+        if (status) assert_null(plan);
+        stw_cp_plan_destroy(plan);
+    }
+    assert_true(tried > 20);
+    stw_cp_destroy(cp);
+    stw_cp_transport wire = STW_INIT(stw_cp_transport);
+    wire.name = "none";
+    wire.group_begin = no_group;
+    wire.send = no_send;
+    wire.recv = no_recv;
+    wire.group_end = no_end;
+    allocations = 0;
+    refused_at = 1;
+    status = stw_cp_create(&wire, 0, 1, &cp);
+    refused_at = 0;
+    assert_int_equal(status, STW_E_NO_MEMORY);
+    stw_context_destroy(context);
+}
+
 /* 8192 rows a rank and more: the figure that the documents promise. */
 static void zigzag_is_balanced(void **state) {
     (void)state;
@@ -275,6 +338,7 @@ int main(void) {
         cmocka_unit_test(moves_meet),
         cmocka_unit_test(what_sees_nothing_is_not_sent),
         cmocka_unit_test(zigzag_is_balanced),
+        cmocka_unit_test(each_allocation_fails),
     };
     return cmocka_run_group_tests_name("cp", tests, NULL, NULL);
 }

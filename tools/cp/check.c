@@ -139,6 +139,11 @@ static void describe(shard *s) {
             if (rows > longest[kv]) longest[kv] = rows;
             if (kv && s->whole->c.kv[b].rows > keys) keys = s->whole->c.kv[b].rows;
         }
+    for (int kv = 0; kv < 2; ++kv) {
+        if (stw_attn_is_packed(w, kv)) continue;
+        stw_cp_shard(s->order, kv ? w->max_seq_kv : w->max_seq_q, s->rank, s->size, first, count);
+        longest[kv] = count[0] + count[1]; /* also of an empty batch */
+    }
     s->desc.max_seq_q = longest[0];
     s->desc.max_seq_kv = longest[1];
     if (stw_attn_is_packed(w, 0)) s->desc.total_q = s->rows[0], s->desc.flags |= STW_ATTN_PACKED_Q;
