@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * A fake libnccl.so.2 and librccl.so.1 on host memory: a communicator is a struct fake_comm of the test, whose transport moves
- * the bytes. As NCCL's, calls outside a group are a group of one, and a group is complete for the host at its end (the
- * real one: for the stream). Numbers of types are repeated from nccl.h on purpose. */
+ * A fake libnccl.so.2 and librccl.so.1 on host memory: a communicator is a struct fake_comm of the test, whose
+ * transport moves the bytes. As NCCL's, calls outside a group are a group of one, and a group is complete for the host
+ * at its end (the real one: for the stream). Numbers of types are repeated from nccl.h on purpose. */
 #include "tests/cp/fake_nccl.h"
 
 #include <stdlib.h>

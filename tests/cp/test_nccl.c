@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The transports over NCCL and RCCL against a fake library: whole rows of cp-conform run through them, the collectives are
- * used where all ranks need all blocks, and NCCL's errors become a status with its words. The library is of the name that is
- * loaded on clusters: ctest sets LD_LIBRARY_PATH. */
+ * The transports over NCCL and RCCL against a fake library: whole rows of cp-conform run through them, the collectives
+ * are used where all ranks need all blocks, and NCCL's errors become a status with its words. The library is of the
+ * name that is loaded on clusters: ctest sets LD_LIBRARY_PATH. */
 #include "tests/cp/fake_nccl.h"
 #include "tests/cp/ranks.h"
 
