@@ -50,6 +50,14 @@ stw_status stw_cp_usable(const stw_cp_calling *c) {
     return stw_fail(STW_E_DRIVER, "%s: the transport has failed before: %s", c->who, c->cp->broken);
 }
 
+static const char waiting[] = "wait";
+
+/* What was posted before a failure still uses our memory, which the caller gives up when he hears of it. */
+static void abandon(const stw_cp_calling *c) {
+    const stw_cp_transport *wire = &c->cp->wire;
+    if (wire->wait) (void)wire->wait(wire->user, c->stream);
+}
+
 /* `did`: "send to rank 3". */
 static stw_status judge(const stw_cp_calling *c, int error, const char *did) {
     if (!error) return STW_OK;
@@ -61,6 +69,7 @@ static stw_status judge(const stw_cp_calling *c, int error, const char *did) {
     if (c->step) snprintf(step, sizeof step, " of step %d", c->step);
     snprintf(c->cp->broken, sizeof c->cp->broken, "%s%s, %s: %s: %.120s", c->what, step, did, c->cp->name,
              words ? words : number);
+    if (did != waiting) abandon(c);
     return stw_fail(STW_E_DRIVER, "%s: %s", c->who, c->cp->broken);
 }
 
@@ -90,7 +99,7 @@ stw_status stw_cp_end(const stw_cp_calling *c) {
 
 stw_status stw_cp_wait(const stw_cp_calling *c) {
     if (!c->cp->wire.wait) return STW_OK;
-    return judge(c, c->cp->wire.wait(c->cp->wire.user, c->stream), "wait");
+    return judge(c, c->cp->wire.wait(c->cp->wire.user, c->stream), waiting);
 }
 
 stw_status stw_cp_gather(const stw_cp_calling *c, const void *from, void *to, size_t bytes) {

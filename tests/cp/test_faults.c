@@ -33,7 +33,8 @@ static int group_end(void *user, stw_stream stream) {
 }
 static int wait_all(void *user, stw_stream stream) {
     faulty *f = user;
-    return fails(f) ? FAULT : f->inner.wait(f->inner.user, stream);
+    int error = f->inner.wait(f->inner.user, stream); /* a wait that fails has let go of the messages, too */
+    return fails(f) ? FAULT : error;
 }
 static const char *error_text(void *user, int error) {
     faulty *f = user;

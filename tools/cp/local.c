@@ -110,6 +110,20 @@ static int take_one(rank_state *r, const receipt *wanted, const struct timespec 
     return error;
 }
 
+/* Of this rank's messages those that nobody took: their memory is the sender's again. Under the lock. */
+static void forget_messages(rank_state *r) {
+    cp_local *l = r->local;
+    for (int32_t to = 0; to < l->size; ++to) {
+        size_t queue = (size_t)r->rank * (size_t)l->size + (size_t)to;
+        for (message *m = l->first[queue], *next; m; m = next) {
+            next = m->next;
+            free(m);
+        }
+        l->first[queue] = l->last[queue] = NULL;
+    }
+    r->taken = r->sent;
+}
+
 static int wait_all(void *user, stw_stream stream) {
     rank_state *r = user;
     cp_local *l = r->local;
@@ -126,6 +140,7 @@ static int wait_all(void *user, stw_stream stream) {
         if (l->failed || !wait_for_change(l, &until)) error = l->failed ? FAILED_EARLIER : FAILED_TIMEOUT;
     r->receipt_count = 0;
     if (error) {
+        forget_messages(r);
         l->failed = 1;
         pthread_cond_broadcast(&l->changed);
     }
