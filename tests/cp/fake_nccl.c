@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* they are the vendor's */
+
 enum { SUCCESS = 0, INVALID_ARGUMENT = 4, INT8 = 0, FLOAT32 = 7, FLOAT64 = 8, SUM = 0 };
 
 static _Thread_local int depth;

@@ -247,6 +247,34 @@ static void what_sees_nothing_is_not_sent(void **state) {
     stw_context_destroy(context);
 }
 
+/* A context of a GPU is refused by name, before anything else of the problem is looked at but its sizes. */
+static void gpus_are_refused(void **state) {
+    stw_context *context = make_context();
+    const stw_backend_ops *cpu = context->ops;
+    stw_backend_ops gpu = *cpu;
+    int32_t size = 1;
+    stw_cp *cp = make_cp(0, &size);
+    stw_attn_desc attn = STW_INIT(stw_attn_desc);
+    stw_cp_desc desc = STW_INIT(stw_cp_desc);
+    stw_cp_plan *plan = NULL;
+    (void)state;
+    attn.dtype = STW_BF16;
+    attn.batch = attn.heads_q = attn.heads_kv = 1;
+    attn.head_dim_qk = attn.head_dim_v = 8;
+    desc.attn = &attn;
+    desc.order = STW_CP_ZIGZAG;
+    gpu.backend = STW_BACKEND_CUDA;
+    context->ops = &gpu;
+    assert_int_equal(stw_cp_attn_bwd_plan(cp, context, &desc, &plan), STW_E_UNSUPPORTED);
+    assert_non_null(strstr(stw_last_error(), "cp_attn_bwd_plan: a context of backend cuda"));
+    assert_int_equal(stw_cp_attn_fwd_plan(cp, context, &desc, &plan), STW_E_UNSUPPORTED);
+    context->ops = cpu;
+    assert_int_equal(stw_cp_attn_bwd_plan(cp, context, &desc, &plan), STW_OK);
+    stw_cp_plan_destroy(plan);
+    stw_cp_destroy(cp);
+    stw_context_destroy(context);
+}
+
 /* ---- memory that runs out ---- */
 
 static int64_t allocations, refused_at; /* counted from 1; 0: none is refused */
@@ -338,6 +366,7 @@ int main(void) {
         cmocka_unit_test(moves_meet),
         cmocka_unit_test(what_sees_nothing_is_not_sent),
         cmocka_unit_test(zigzag_is_balanced),
+        cmocka_unit_test(gpus_are_refused),
         cmocka_unit_test(each_allocation_fails),
     };
     return cmocka_run_group_tests_name("cp", tests, NULL, NULL);

@@ -46,8 +46,11 @@ struct cp_local {
 };
 
 static int group_begin(void *user) {
-    const rank_state *r = user;
-    return r->local->failed ? FAILED_EARLIER : 0;
+    cp_local *l = ((const rank_state *)user)->local;
+    pthread_mutex_lock(&l->lock);
+    int failed = l->failed;
+    pthread_mutex_unlock(&l->lock);
+    return failed ? FAILED_EARLIER : 0;
 }
 
 static int send_bytes(void *user, const void *from, size_t bytes, int32_t peer, stw_stream stream) {
