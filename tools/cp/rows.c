@@ -42,6 +42,8 @@ const cp_row cp_rows[] = {
     ZIGZAG("attn_bwd:f32:b1h2s90d32:qoff40:koff33:causal_tl:alibi", RING),
     ZIGZAG("attn_bwd:f32:b2h2s90d32:delta_in:causal_br", RING),
     ZIGZAG("attn_bwd:f32:b2h2s90d32:delta_out:causal_br", RING),
+    ZIGZAG("attn_bwd:f32:b3h2s60d16:used:delta_out:causal_br", RING),
+    ZIGZAG("attn_bwd:f64:b2h2s40d16:sink:grads_qkvs:causal_br", ALL_GATHER),
     ZIGZAG("attn_bwd:bf16:b1h2s90d32:dq_f32:dk_f32:dv_f32:acc_qkv:causal_br", RING),
     ZIGZAG("attn_bwd:bf16:b1h2s90d32:grads_k:causal_br", RING),
     BOTH("attn_bwd:f32:b2h4k2s90x50d16:causal_br:sink:dlse:grads_qkvs", RING),
