@@ -20,7 +20,7 @@ preferred=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
 caching=(ccache)                       # objects and device images of earlier builds
 packaging=(help2man dpkg-dev file rpm) # manual pages, .deb and .rpm packages
 documenting=(doxygen)                  # the API reference, its manual pages and its tests
-testing=(clang-format-19 lintian rpmlint groff-base zsh fish)  # what tests of style, packages, pages and completion look with
+testing=(clang-format-19 lintian rpmlint groff-base zsh fish libopenmpi-dev openmpi-bin)  # what tests of style, packages, pages, completion and ranks look with
 binding=(python3-dev)                  # the Python package
 
 missing() { for package in "$@"; do dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"; done; }

@@ -15,6 +15,8 @@
 #define STW_SIZE_JAGGED_ARGS_0_1  232
 #define STW_SIZE_DEVICE_INFO_0_1  368
 #define STW_SIZE_IMAGE_INFO_0_1   96
+#define STW_SIZE_CP_TRANSPORT_0_1 96
+#define STW_SIZE_CP_DESC_0_1      96
 
 /* Copies the caller's struct of `*(size_t *)from` bytes into the `size` bytes at `to`, zeros behind a
  * shorter one, and sets the copy's struct_size. `minimum`: the size of the first release. Errors, with

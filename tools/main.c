@@ -21,6 +21,7 @@ static const struct {
     {"explain", stw_tool_explain, "for a PROBLEM, every backend: chosen, or why not"},
     {"run", stw_tool_run, "gradients of safetensors files, compared with references"},
     {"conform", stw_tool_conform, "the conformance suite: every feature against the float64 reference"},
+    {"cp-conform", stw_tool_cp_conform, "attention over ranks, against the float64 reference of the whole"},
     {"bench", stw_tool_bench, "time PROBLEMs, verified first"},
     {"tune", stw_tool_tune, "time every variant on PROBLEMs; rules for the tuning tables"},
     {"doctor", stw_tool_doctor, "one report for an issue: build, machine, choice, a short test"},
@@ -36,7 +37,7 @@ static void print_help(FILE *to) {
           "The backward pass of attention on NVIDIA and AMD GPUs and on the CPU.\n\nCommands:\n",
           to);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; ++i)
-        fprintf(to, "  %-9s %s\n", commands[i].name, commands[i].help);
+        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].help);
     fputs("\n`sternway COMMAND --help` tells the rest, `sternway help problem` how a PROBLEM\n"
           "is written; every command takes --json.\n"
           "Exit status: 0 all went well, 1 what was checked failed or the machine did,\n"

@@ -60,7 +60,7 @@ typedef enum stw_status {
     STW_E_NO_IMAGE = 5,    /**< this build holds no kernels for the device's arch                     */
     STW_E_WORKSPACE = 6,   /**< workspace null or too small                                           */
     STW_E_NO_MEMORY = 7,   /**< an allocation failed                                                  */
-    STW_E_DRIVER = 8,      /**< a driver call failed; the text holds the driver's own error           */
+    STW_E_DRIVER = 8,      /**< a call of the driver or of a transport failed; the text holds its error */
     STW_E_INTERNAL = 9,    /**< a defect in this library                                              */
     STW_E_DEVICE_LOST = 10, /**< the device reported a sticky error; the context is dead              */
     STW_E_FORKED = 11       /**< a GPU context is used in a child of the process that created it      */

@@ -5,6 +5,7 @@
 #define STERNWAY_STERNWAY_H
 
 #include "attn_bwd.h"
+#include "attn_cp.h"
 #include "attn_masks.h"
 #include "attn_once.h"
 #include "base.h"

@@ -74,6 +74,16 @@ _Static_assert(offsetof(stw_attn_desc, dim) == STW_SIZE_ATTN_DESC_0_1 && offseto
                "what came after 0.1");
 _Static_assert(offsetof(stw_attn_args, q) == 8 && offsetof(stw_attn_args, status_out) == 232, "arguments");
 
+_Static_assert(sizeof(stw_cp_transport) >= STW_SIZE_CP_TRANSPORT_0_1 && STW_SIZE_CP_TRANSPORT_0_1 == 96 &&
+                   sizeof(stw_cp_desc) >= STW_SIZE_CP_DESC_0_1 && STW_SIZE_CP_DESC_0_1 == 96,
+               "structs only grow");
+_Static_assert(offsetof(stw_cp_transport, send) == 32 && offsetof(stw_cp_transport, error_text) == 88 &&
+                   offsetof(stw_cp_desc, order) == 80 && offsetof(stw_cp_desc, ranks_per_node) == 88,
+               "ranks");
+_Static_assert(STW_CP_CONTIGUOUS == 1 && STW_CP_ZIGZAG == 2 && STW_CP_AUTO == 0 && STW_CP_RING == 1 &&
+                   STW_CP_ALL_GATHER == 2 && STW_CP_ULYSSES == 3 && STW_CP_2D == 4,
+               "ranks");
+
 _Static_assert(STW_F64 == 4 && STW_I8 == 5 && STW_U8 == 6 && STW_I16 == 7 && STW_I32 == 8 && STW_I64 == 9,
                "dtypes of jagged operations");
 _Static_assert(STW_JAGGED_MATMUL == 1 && STW_JAGGED_LINEAR == 2 && STW_JAGGED_SOFTMAX == 3 && STW_JAGGED_SUM == 4 &&

@@ -12,7 +12,7 @@ from command import CommandTest, SOURCE, TOOL, small_problem, sternway, write_fi
 
 IMAGES = pathlib.Path(os.environ["STERNWAY_IMAGES"])
 
-COMMANDS = ("info", "explain", "run", "conform", "bench", "tune", "doctor")
+COMMANDS = ("info", "explain", "run", "conform", "cp-conform", "bench", "tune", "doctor")
 PROBLEM = "attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1"
 
 

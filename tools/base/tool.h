@@ -22,6 +22,7 @@ int stw_tool_info(int argc, char **argv);
 int stw_tool_explain(int argc, char **argv);
 int stw_tool_run(int argc, char **argv);
 int stw_tool_conform(int argc, char **argv);
+int stw_tool_cp_conform(int argc, char **argv);
 int stw_tool_bench(int argc, char **argv);
 int stw_tool_tune(int argc, char **argv);
 int stw_tool_doctor(int argc, char **argv);

@@ -4,6 +4,7 @@
 enable(), disable(), stats(), reset_stats()  take over the backward operators of an unmodified model
 flex_attention()                             FlexAttention's masks
 sdpa()                                       scaled_dot_product_attention above PyTorch's expand
+context_parallel()                           attention over the ranks of a gloo group
 torch.ops.sternway.*                         the operators: attn_fwd, attn_bwd, dropout_mask, nested_<op>_backward
 activate_flash_attention_impl("sternway")    PyTorch's own registry of flash implementations, 2.10 and newer"""
 from __future__ import annotations
@@ -24,6 +25,7 @@ def _check_version() -> None:
 _check_version()
 
 from . import flash_impl, ops, ops_nested, ops_nested_products  # noqa: E402
+from .context_parallel import context_parallel  # noqa: E402
 from .enable import disable, enable, reset_stats, stats  # noqa: E402
 from .flex import flex_attention  # noqa: E402
 from .sdpa import sdpa  # noqa: E402
@@ -31,5 +33,5 @@ from .sdpa import sdpa  # noqa: E402
 attn_fwd, attn_bwd, dropout_mask = ops.attn_fwd, ops.attn_bwd, ops.dropout_mask
 flash_impl.register()
 
-__all__ = ["attn_bwd", "attn_fwd", "disable", "dropout_mask", "enable", "flex_attention", "ops", "ops_nested",
-           "ops_nested_products", "reset_stats", "sdpa", "stats"]
+__all__ = ["attn_bwd", "attn_fwd", "context_parallel", "disable", "dropout_mask", "enable", "flex_attention", "ops",
+           "ops_nested", "ops_nested_products", "reset_stats", "sdpa", "stats"]

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Attention over ranks inside dispatch. A rank (n, l) is rank l of the `split` ranks that share one shard n of
+ * `shards`: ring and all-gather have split 1, Ulysses has one shard, 2-D has both. Stages of a call:
+ *   1. delta of this rank's rows, from its own tensors (backward)
+ *   2. split > 1: an all-to-all of q, k, v, dO, LSE and delta, after which the rank has all rows of its shard and
+ *      heads/split heads
+ *   3. ticks: a tick starts the moves of the next ones, runs its parts, each a chunk of q against a chunk of keys by
+ *      a plan of attn_bwd.h, and waits for the moves
+ *   4. split > 1: the way back of dQ, dK and dV; then the caller's tensors are written
+ * Which rank sends what in which tick follows from the descriptor alone, so no rank asks another. */
+#ifndef STW_DISPATCH_CP_H
+#define STW_DISPATCH_CP_H
+
+#include "plan.h"
+
+#include "common/dtype.h"
+
+enum { STW_CP_SIZE_MAX = 65536, STW_CP_TEXT = 256 };
+
+struct stw_cp {
+    stw_cp_transport wire;
+    char name[32];
+    int32_t rank, size;
+    char broken[STW_CP_TEXT]; /* the transport's first failure, or "" */
+};
+
+/* ---- the wire (cp_wire.c): each call adds the peer and the transport's words to a failure, and remembers it. `who`
+ * opens the text, `what` is being moved. */
+
+typedef struct stw_cp_calling {
+    stw_cp *cp;
+    const char *who, *what;
+    stw_stream stream;
+    int32_t step; /* counted from 1; 0: none to tell */
+} stw_cp_calling;
+
+stw_status stw_cp_usable(const stw_cp_calling *c);
+stw_status stw_cp_begin(const stw_cp_calling *c);
+stw_status stw_cp_send(const stw_cp_calling *c, const void *from, size_t bytes, int32_t peer);
+stw_status stw_cp_recv(const stw_cp_calling *c, void *to, size_t bytes, int32_t peer);
+stw_status stw_cp_end(const stw_cp_calling *c);
+stw_status stw_cp_wait(const stw_cp_calling *c);
+/* `to` is [size][bytes]. */
+stw_status stw_cp_gather(const stw_cp_calling *c, const void *from, void *to, size_t bytes);
+
+/* By the transport's own function, which is there: `count` numbers a rank. */
+stw_status stw_cp_reduce(const stw_cp_calling *c, const void *from, void *to, size_t count, stw_dtype dtype);
+
+/* ---- shards (cp_shard.c) ---- */
+
+typedef struct stw_cp_chunk {
+    int64_t first, count;
+} stw_cp_chunk;
+
+/* Chunk `at` (0 or 1) of shard n of `shards` of a sequence of `rows` rows. */
+stw_cp_chunk stw_cp_chunk_of(stw_cp_order order, int64_t rows, int64_t n, int64_t shards, int at);
+static inline int64_t stw_cp_rows_of(stw_cp_order order, int64_t rows, int64_t n, int64_t shards) {
+    return stw_cp_chunk_of(order, rows, n, shards, 0).count + stw_cp_chunk_of(order, rows, n, shards, 1).count;
+}
+
+/* One sequence of the whole problem, or all `batch` ones of a dense problem of equal lengths. */
+typedef struct stw_cp_seq {
+    int64_t index, batch;
+    int64_t rows[2], used[2]; /* of the whole sequence: q, keys                              */
+    int64_t low, high;        /* visible keys j of row i: low <= j - i <= high               */
+    int64_t shift;
+    int64_t held[2];  /* rows that this rank holds of it                                     */
+    int64_t first[2]; /* the first of them in this rank's tensors; a batch has `held` rows   */
+    int64_t own[2];   /* the same in this rank's shard (split > 1: more rows, fewer heads)   */
+    int64_t base[2];
+} stw_cp_seq;
+
+/* Pairs of rows [q.first, +count) and keys [k.first, +count) that see each other. */
+int64_t stw_cp_pairs(const stw_cp_seq *seq, stw_cp_chunk q, stw_cp_chunk k);
+/* Whether there is one. */
+int stw_cp_sees(const stw_cp_seq *seq, stw_cp_chunk q, stw_cp_chunk k);
+/* Of a chunk the rows that are used. */
+stw_cp_chunk stw_cp_used(const stw_cp_seq *seq, int kv, stw_cp_chunk chunk);
+
+/* ---- plans ---- */
+
+/* A plan of attn_bwd.h and what it was made of. */
+typedef struct stw_cp_engine {
+    stw_attn_desc desc;
+    stw_plan *plan;
+} stw_cp_engine;
+
+/* A chunk of q against a chunk of keys. Rows count in the sequence's rows of this shard's q, of the block's keys, and
+ * of the sums of its part. */
+typedef struct stw_cp_part {
+    int32_t engine, seq;
+    int64_t q_row, q_rows, k_rows;
+    int64_t k_row, sum_row; /* from the start of the block and of its sums */
+    int64_t q_at, k_at;     /* positions of the first row and key, without the offsets */
+} stw_cp_part;
+
+/* A message of a tick. */
+typedef struct stw_cp_move {
+    int32_t peer;
+    uint8_t sends, sums; /* sums: dK and dV, else K and V               */
+    int32_t slot;        /* STW_CP_OWN: this rank's own block or its sums */
+    uint8_t half;        /* of the sums                                 */
+    size_t bytes;
+} stw_cp_move;
+enum { STW_CP_OWN = -1 };
+
+typedef struct stw_cp_tick {
+    int32_t step, half;
+    int32_t slot, sum_slot; /* of the parts                           */
+    int32_t starts_sums;    /* the sums are zero before               */
+    int64_t block_rows;     /* keys of the block: where V begins      */
+    int64_t sum_rows;       /* keys of the sums: where dV begins      */
+    int64_t part, parts, move, moves;
+} stw_cp_tick;
+
+/* A call that makes delta and dSink of rows of q: `k_rows` is 1 where they see a key, else 0. */
+typedef struct stw_cp_rows {
+    int32_t engine, seq;
+    int64_t row;
+} stw_cp_rows;
+
+/* Places in the workspace. */
+typedef struct stw_cp_places {
+    size_t delta, dsink, dsinks, scratch;               /* backward                       */
+    size_t q, k, v, dout, lse, shard_delta;             /* split > 1: of the shard        */
+    size_t sent, received;                              /* split > 1: messages            */
+    size_t own, slots, own_sums, sum_slots, other_sums; /* stage 3                        */
+    size_t dq, dk, dv, dbias, dbiases;                  /* its results: of the shard      */
+    size_t wide_q, wide_kv, wide_bias, wide_slopes, out_part, lse_part, out_sum, lse_sum,
+        out; /* forward                 */
+    size_t total;
+} stw_cp_places;
+
+struct stw_cp_plan {
+    stw_cp *cp;
+    stw_context *context;
+    stw_plan_kind kind;
+    const char *call;
+    stw_cp_desc desc;      /* attn null                                            */
+    stw_attn_desc attn;    /* checked, defaults resolved                         */
+    stw_attn_params bound; /* for the check of a call's pointers              */
+    stw_cp_schedule schedule;
+    const char *rule;                   /* the words of the rule that chose, or NULL: by name   */
+    int32_t split, shards, lane, shard; /* this rank is `lane` of its shard   */
+    int halves;                         /* of a block's sums that travel apart: 1 or 2          */
+    stw_dtype number;                   /* f32, or f64                                          */
+    stw_dtype partial;                  /* of the forward's parts: wider than O */
+    stw_cp_seq *seqs;
+    int64_t seq_count;
+    int64_t rows[2];            /* of this rank's tensors                          */
+    int64_t shard_rows[2];      /* of its shard                                    */
+    int64_t heads_q, heads_kv;  /* that it computes                            */
+    int64_t block_max, sum_max; /* keys of the longest block, of sums (a half) */
+    int64_t dbias_extent[4], dbias_count;
+    stw_cp_engine *engines;
+    stw_cp_part *parts;
+    stw_cp_move *moves;
+    stw_cp_tick *ticks;
+    stw_cp_rows *row_calls;
+    int64_t engine_count, part_count, move_count, tick_count, row_count;
+    int32_t slot_count, sum_count;
+    size_t engine_workspace;
+    stw_cp_places at;
+    int all_see_all, equal_blocks;
+    int64_t steps_run, steps_skipped;
+    double imbalance;    /* largest work of a rank over the mean, less 1 */
+    uint64_t sent_bytes; /* by this rank, a call                        */
+};
+
+/* Compares this rank's problem with the others'; `local` is what this rank found. (cp_compare.c) */
+stw_status stw_cp_agree(const char *who, stw_cp *cp, stw_context *context, stw_plan_kind kind, const stw_cp_desc *desc,
+                        const stw_attn_desc *attn, stw_status local);
+
+/* Adds the parts, moves and ticks of this rank (cp_schedule.c). */
+stw_status stw_cp_schedule_make(stw_cp_plan *plan);
+/* A plan for this descriptor, an old one where there is. (cp_plan.c) */
+stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, int32_t *engine_out);
+/* Grows an array of `count` elements by one zeroed element. */
+void *stw_cp_grow(void *array_pointer, int64_t *count, size_t size);
+
+/* Bytes of a block of K and V, and of its sums, of so many keys. */
+static inline size_t stw_cp_block_bytes(const stw_cp_plan *p, int64_t keys) {
+    return (size_t)(keys * p->heads_kv * (p->attn.head_dim_qk + p->attn.head_dim_v)) * stw_dtype_size(p->attn.dtype);
+}
+static inline size_t stw_cp_sum_bytes(const stw_cp_plan *p, int64_t keys) {
+    return (size_t)(keys * p->heads_kv * (p->attn.head_dim_qk + p->attn.head_dim_v)) * stw_dtype_size(p->number);
+}
+/* Bytes of a number in which the forward sums: double, and long double of f64 problems. */
+static inline size_t stw_cp_wide_size(const stw_cp_plan *p) {
+    return p->number == STW_F64 ? sizeof(long double) : sizeof(double);
+}
+/* The forward's parts need the bias in another type than the caller's. */
+static inline int stw_cp_has_wide_bias(const stw_cp_plan *p) {
+    return p->attn.bias_dtype && p->attn.bias_dtype != STW_U8 && p->attn.bias_dtype != p->partial;
+}
+/* Keys of block b, and of half `half` of it (all of it where sums are not cut). */
+int64_t stw_cp_block_rows(const stw_cp_plan *plan, int64_t b);
+int64_t stw_cp_half_rows(const stw_cp_plan *plan, int64_t b, int half);
+/* Whether shard n sees anything of block b. */
+int stw_cp_needs(const stw_cp_plan *plan, int64_t n, int64_t b);
+static inline int32_t stw_cp_peer(const stw_cp_plan *plan, int64_t shard) {
+    return (int32_t)(shard * plan->split + plan->lane);
+}
+
+/* ---- a call (cp_run.c) ---- */
+
+/* Whose rows a tensor has. */
+typedef enum stw_cp_rows_of_whom {
+    STW_CP_CALLERS, /* this rank's, in the caller's layout    */
+    STW_CP_RANKS,   /* this rank's, [rows][heads][dim]        */
+    STW_CP_SHARDS   /* the shard's, [rows][heads][dim]        */
+} stw_cp_rows_of_whom;
+
+typedef struct stw_cp_tensor {
+    char *data;
+    stw_cp_rows_of_whom whose;
+    stw_dtype dtype;
+    int kv, packed;                /* packed: the caller's rows are numbered through the pack */
+    int64_t batch, head, seq, dim; /* elements; those of our own: head and seq                */
+    int64_t heads, width;
+} stw_cp_tensor;
+
+typedef struct stw_cp_run {
+    const stw_cp_plan *plan;
+    stw_attn_args args;
+    char *workspace, *engine_workspace;
+    stw_cp_calling wire;
+    stw_cp_tensor q, k, v, out, dout, lse, dlse, delta, dq, dk, dv;              /* of this rank */
+    stw_cp_tensor shard_q, shard_k, shard_v, shard_dout, shard_lse, shard_delta; /* what stage 3 reads */
+} stw_cp_run;
+
+/* Checks the call and finds its tensors. */
+stw_status stw_cp_run_begin(const stw_cp_plan *plan, stw_plan_kind kind, const char *call, const stw_attn_args *args,
+                            void *workspace, size_t size, stw_stream stream, stw_cp_run *run_out);
+/* Row `row` of batch b of a sequence, in the order in which it is held; head 0. */
+char *stw_cp_at(const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t b, int64_t row);
+stw_cp_tensor stw_cp_ours(char *data, stw_cp_rows_of_whom whose, int kv, int64_t heads, int64_t width, stw_dtype dtype);
+/* Positions, dropout and threads of a part's call. */
+void stw_cp_positions(const stw_cp_run *run, const stw_cp_part *part, stw_attn_args *args_out);
+/* All rows and heads of a tensor into another of the same rows; `adds`: to what is there. */
+void stw_cp_copy(const stw_cp_plan *plan, const stw_cp_tensor *to, const stw_cp_tensor *from, int adds);
+/* Stage 2 (in: from the rank's to the shard's) and stage 4, of `count` tensors. */
+stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *from, const stw_cp_tensor *const *to,
+                           const int *adds, int count);
+/* Packs this shard's K and V into its block; all-gather: gets the other blocks. */
+stw_status stw_cp_blocks(stw_cp_run *run);
+/* Runs the ticks; `part` runs one part. */
+typedef stw_status (*stw_cp_part_fn)(stw_cp_run *run, const stw_cp_tick *tick, const stw_cp_part *part);
+stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_part_fn part);
+/* All-gather: the sums of this shard's block over all ranks. */
+stw_status stw_cp_scatter_sums(stw_cp_run *run);
+char *stw_cp_slot(const stw_cp_run *run, int32_t slot);
+char *stw_cp_sum_slot(const stw_cp_run *run, int32_t slot, int half);
+/* Sums `count` numbers at `data` over all ranks, in their order; `all` holds [size][count]. */
+stw_status stw_cp_sum_over_ranks(stw_cp_run *run, char *data, char *all, int64_t count);
+
+#endif

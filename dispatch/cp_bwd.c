@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The backward over ranks: delta of whole rows, then parts that add into f32 sums of dQ, dK and dV (cp.h has the
+ * stages). */
+#include "cp.h"
+
+#include <string.h>
+
+static void *callers_number(const stw_cp_plan *p, const void *data, int64_t elements) {
+    return (char *)(uintptr_t)data + elements * (int64_t)stw_dtype_size(p->number);
+}
+
+static char *bytes_at(const stw_cp_run *run, size_t place) { return run->workspace + place; }
+
+/* ---- stage 1 ---- */
+
+static void zero_rows(const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t row, int64_t count) {
+    for (int64_t b = 0; b < seq->batch; ++b)
+        for (int64_t i = row; i < row + count; ++i)
+            for (int64_t h = 0; h < t->heads; ++h) stw_store_f64(stw_cp_at(t, seq, b, i), h * t->head, t->dtype, 0);
+}
+
+/* Rows past the used length have a delta of zero. */
+static void zero_padding(const stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    if (!(p->attn.flags & STW_ATTN_WRITE_DELTA)) return;
+    for (int64_t s = 0; s < p->seq_count; ++s)
+        for (int at = 0, row = 0; at < 2; ++at) {
+            const stw_cp_seq *seq = &p->seqs[s];
+            stw_cp_chunk all = stw_cp_chunk_of(p->desc.order, seq->rows[0], p->cp->rank, p->cp->size, at);
+            int64_t used = stw_cp_used(seq, 0, all).count;
+            zero_rows(&run->delta, seq, row + used, all.count - used);
+            row += (int)all.count;
+        }
+}
+
+static stw_status run_rows(stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    const stw_attn_desc *d = &p->attn;
+    size_t number = stw_dtype_size(p->number),
+           scratch = (size_t)(d->batch * d->heads_kv * (d->head_dim_qk + d->head_dim_v)) * number;
+    char *keys = bytes_at(run, p->at.scratch), *dk = keys + scratch;
+    stw_status status = STW_OK;
+    memset(keys, 0, scratch);
+    memset(bytes_at(run, p->at.dsink), 0, (size_t)d->heads_q * number);
+    for (int64_t i = 0; i < p->row_count && !status; ++i) {
+        const stw_cp_rows *rows = &p->row_calls[i];
+        const stw_cp_seq *seq = &p->seqs[rows->seq];
+        stw_attn_args a = STW_INIT(stw_attn_args);
+        a.q = stw_cp_at(&run->q, seq, 0, rows->row);
+        a.k = a.v = keys;
+        if (run->out.data) a.out = stw_cp_at(&run->out, seq, 0, rows->row);
+        a.dout = stw_cp_at(&run->dout, seq, 0, rows->row);
+        a.lse = (float *)(void *)stw_cp_at(&run->lse, seq, 0, rows->row);
+        if (run->dlse.data) a.dlse = (const float *)(void *)stw_cp_at(&run->dlse, seq, 0, rows->row);
+        a.delta = (float *)(void *)stw_cp_at(&run->delta, seq, 0, rows->row);
+        a.sink = run->args.sink;
+        a.dsink = (float *)(void *)bytes_at(run, p->at.dsink);
+        a.dk = dk;
+        a.cpu_threads = run->args.cpu_threads;
+        status = stw_attn_bwd(p->engines[rows->engine].plan, &a, run->engine_workspace, p->engine_workspace,
+                              run->wire.stream);
+    }
+    zero_padding(run);
+    return status;
+}
+
+/* ---- stage 3 ---- */
+
+static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_cp_part *part) {
+    const stw_cp_plan *p = run->plan;
+    const stw_attn_desc *d = &p->attn;
+    const stw_cp_seq *seq = &p->seqs[part->seq];
+    int64_t element = (int64_t)stw_dtype_size(d->dtype), number = (int64_t)stw_dtype_size(p->number);
+    int64_t wide_k = p->heads_kv * d->head_dim_qk, wide_v = p->heads_kv * d->head_dim_v;
+    const char *block = stw_cp_slot(run, tick->slot);
+    char *sums = stw_cp_sum_slot(run, tick->sum_slot, tick->half);
+    const stw_cp_tensor dq =
+        stw_cp_ours(bytes_at(run, p->at.dq), STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, p->number);
+    stw_attn_args a = STW_INIT(stw_attn_args);
+    a.q = stw_cp_at(&run->shard_q, seq, 0, part->q_row);
+    a.dout = stw_cp_at(&run->shard_dout, seq, 0, part->q_row);
+    a.lse = (float *)(void *)stw_cp_at(&run->shard_lse, seq, 0, part->q_row);
+    a.delta = (float *)(void *)stw_cp_at(&run->shard_delta, seq, 0, part->q_row);
+    a.k = block + part->k_row * wide_k * element;
+    a.v = block + (tick->block_rows * wide_k + part->k_row * wide_v) * element;
+    a.dq = stw_cp_at(&dq, seq, 0, part->q_row);
+    a.dk = sums + part->sum_row * wide_k * number;
+    a.dv = sums + (tick->sum_rows * wide_k + part->sum_row * wide_v) * number;
+    if (d->flags & STW_ATTN_ALIBI)
+        a.alibi_slopes =
+            callers_number(p, run->args.alibi_slopes, seq->index * d->alibi_stride_batch + p->lane * p->heads_q);
+    if (d->bias_dtype) {
+        const stw_bias_strides *dbias = &p->engines[part->engine].desc.dbias;
+        const int64_t *e = p->dbias_extent;
+        a.bias = (const char *)run->args.bias +
+                 (seq->index * d->bias.batch + part->q_row * d->bias.query + part->k_at * d->bias.key) *
+                     (int64_t)stw_dtype_size(d->bias_dtype);
+        a.dbias = bytes_at(run, p->at.dbias) + ((d->bias.batch ? seq->index * e[1] * e[2] * e[3] : 0) +
+                                                part->q_row * dbias->query + part->k_at * dbias->key) *
+                                                   number;
+    }
+    stw_cp_positions(run, part, &a);
+    return stw_attn_bwd(p->engines[part->engine].plan, &a, run->engine_workspace, p->engine_workspace,
+                        run->wire.stream);
+}
+
+/* The halves of this shard's sums as rows of its keys. */
+static void join_sums(const stw_cp_run *run, const stw_cp_tensor *dk, const stw_cp_tensor *dv) {
+    const stw_cp_plan *p = run->plan;
+    size_t number = stw_dtype_size(p->number), wide_k = (size_t)dk->seq * number, wide_v = (size_t)dv->seq * number;
+    for (int half = 0; half < p->halves; ++half) {
+        const char *sums = stw_cp_sum_slot(run, STW_CP_OWN, half);
+        const char *from_k = sums, *from_v = sums + (size_t)stw_cp_half_rows(p, p->shard, half) * wide_k;
+        for (int64_t s = 0; s < p->seq_count; ++s) {
+            const stw_cp_seq *seq = &p->seqs[s];
+            int64_t first = half ? stw_cp_chunk_of(p->desc.order, seq->rows[1], p->shard, p->shards, 0).count : 0;
+            size_t rows = (size_t)(p->halves == 1
+                                       ? seq->own[1]
+                                       : stw_cp_chunk_of(p->desc.order, seq->rows[1], p->shard, p->shards, half).count);
+            for (int64_t b = 0; b < seq->batch; ++b, from_k += rows * wide_k, from_v += rows * wide_v) {
+                memcpy(stw_cp_at(dk, seq, b, first), from_k, rows * wide_k);
+                memcpy(stw_cp_at(dv, seq, b, first), from_v, rows * wide_v);
+            }
+        }
+    }
+}
+
+/* ---- stage 4 ---- */
+
+static stw_status write_gradients(stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    const stw_attn_desc *d = &p->attn;
+    const stw_cp_tensor dq =
+        stw_cp_ours(bytes_at(run, p->at.dq), STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, p->number);
+    const stw_cp_tensor dk =
+        stw_cp_ours(bytes_at(run, p->at.dk), STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_qk, p->number);
+    const stw_cp_tensor dv =
+        stw_cp_ours(bytes_at(run, p->at.dv), STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_v, p->number);
+    const stw_cp_tensor *all[] = {&dq, &dk, &dv}, *callers[] = {&run->dq, &run->dk, &run->dv}, *from[3], *to[3];
+    const uint32_t bits[] = {STW_OUT_DQ, STW_OUT_DK, STW_OUT_DV};
+    int count = 0, adds[3];
+    join_sums(run, &dk, &dv);
+    for (int i = 0; i < 3; ++i) {
+        if (!(d->outputs & bits[i])) continue;
+        from[count] = all[i];
+        to[count] = callers[i];
+        adds[count++] = (d->accumulate & bits[i]) != 0;
+    }
+    if (p->split > 1) return stw_cp_exchange(run, 0, from, to, adds, count);
+    for (int i = 0; i < count; ++i) stw_cp_copy(p, to[i], from[i], adds[i]);
+    return STW_OK;
+}
+
+static void write_dbias(const stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    const stw_bias_strides *s = &p->attn.dbias;
+    const int64_t *e = p->dbias_extent;
+    const char *from = bytes_at(run, p->at.dbias);
+    int adds = (p->attn.accumulate & STW_OUT_DBIAS) != 0;
+    for (int64_t n = 0; n < p->dbias_count; ++n) {
+        int64_t j = n % e[3], i = n / e[3] % e[2], h = n / e[3] / e[2] % e[1], b = n / e[3] / e[2] / e[1];
+        int64_t at = b * s->batch + h * s->head + i * s->query + j * s->key;
+        double value = stw_load_f64(from, n, p->number);
+        if (adds) value += stw_load_f64(run->args.dbias, at, p->attn.dbias_dtype);
+        stw_store_f64(run->args.dbias, at, p->attn.dbias_dtype, value);
+    }
+}
+
+static void write_dsink(const stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    int adds = (p->attn.accumulate & STW_OUT_DSINK) != 0;
+    for (int64_t h = 0; h < p->attn.heads_q; ++h) {
+        double value = stw_load_f64(bytes_at(run, p->at.dsink), h, p->number);
+        if (adds) value += stw_load_f64(run->args.dsink, h, p->number);
+        stw_store_f64(run->args.dsink, h, p->number, value);
+    }
+}
+
+static stw_status exchange_in(stw_cp_run *run) {
+    const stw_cp_tensor *from[] = {&run->lse, &run->delta, &run->q, &run->dout, &run->k, &run->v};
+    const stw_cp_tensor *to[] = {&run->shard_lse,  &run->shard_delta, &run->shard_q,
+                                 &run->shard_dout, &run->shard_k,     &run->shard_v};
+    return run->plan->split > 1 ? stw_cp_exchange(run, 1, from, to, NULL, 6) : STW_OK;
+}
+
+stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, void *workspace, size_t workspace_size,
+                           stw_stream stream) {
+    stw_cp_run run;
+    stw_status status =
+        stw_cp_run_begin(plan, STW_PLAN_ATTN_BWD, "cp_attn_bwd", args, workspace, workspace_size, stream, &run);
+    if (status) return status;
+    const stw_attn_desc *d = &plan->attn;
+    size_t number = stw_dtype_size(plan->number);
+    memset(bytes_at(&run, plan->at.dq), 0, (size_t)(plan->shard_rows[0] * plan->heads_q * d->head_dim_qk) * number);
+    memset(bytes_at(&run, plan->at.dbias), 0, (size_t)plan->dbias_count * number);
+    for (int half = 0; half < plan->halves; ++half)
+        memset(stw_cp_sum_slot(&run, STW_CP_OWN, half), 0, stw_cp_sum_bytes(plan, plan->sum_max));
+    status = run_rows(&run);
+    if (!status) status = exchange_in(&run);
+    if (!status) status = stw_cp_blocks(&run);
+    if (!status) status = stw_cp_ticks(&run, run_part);
+    if (!status && plan->schedule == STW_CP_ALL_GATHER) status = stw_cp_scatter_sums(&run);
+    run.wire.what = "the sum of dsink";
+    if (!status && d->outputs & STW_OUT_DSINK)
+        status =
+            stw_cp_sum_over_ranks(&run, bytes_at(&run, plan->at.dsink), bytes_at(&run, plan->at.dsinks), d->heads_q);
+    run.wire.what = "the sum of dbias";
+    if (!status && d->outputs & STW_OUT_DBIAS && !d->bias.query)
+        status = stw_cp_sum_over_ranks(&run, bytes_at(&run, plan->at.dbias), bytes_at(&run, plan->at.dbiases),
+                                       plan->dbias_count);
+    if (!status) status = write_gradients(&run);
+    if (status) return status;
+    if (d->outputs & STW_OUT_DBIAS) write_dbias(&run);
+    if (d->outputs & STW_OUT_DSINK) write_dsink(&run);
+    if (run.args.status_out) *run.args.status_out = 0;
+    return STW_OK;
+}

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What both calls over ranks do: checks, rows between the caller's layout and ours, the exchange of heads, blocks and
+ * their moves. Nothing here allocates. */
+#include "cp.h"
+
+#include "common/attn_packed.h"
+#include "common/extend.h"
+
+#include <string.h>
+
+/* ---- tensors ---- */
+
+static stw_cp_tensor callers(const stw_cp_plan *p, size_t row_index, const void *data, stw_dtype dtype) {
+    const stw_tensor_row *row = &stw_tensor_rows[row_index];
+    const stw_attn_strides *s = stw_tensor_strides(row, &p->attn);
+    return (stw_cp_tensor){
+        .data = (char *)(uintptr_t)data,
+        .whose = STW_CP_CALLERS,
+        .dtype = dtype,
+        .kv = row->kv,
+        .packed = stw_tensor_through_pack(row, &p->attn),
+        .batch = s->batch,
+        .head = s->head,
+        .seq = s->seq,
+        .dim = stw_tensor_dim_stride(row, &p->attn),
+        .heads = row->kv ? p->attn.heads_kv : p->attn.heads_q,
+        .width = row->dim == '1'   ? 1
+                 : row->dim == 'd' ? p->attn.head_dim_qk
+                                   : p->attn.head_dim_v,
+    };
+}
+
+stw_cp_tensor stw_cp_ours(char *data, stw_cp_rows_of_whom whose, int kv, int64_t heads, int64_t width,
+                          stw_dtype dtype) {
+    return (stw_cp_tensor){.data = data,
+                           .whose = whose,
+                           .dtype = dtype,
+                           .kv = kv,
+                           .head = width,
+                           .seq = heads * width,
+                           .dim = 1,
+                           .heads = heads,
+                           .width = width};
+}
+
+char *stw_cp_at(const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t b, int64_t row) {
+    int64_t at = row;
+    if (t->whose == STW_CP_SHARDS) at += seq->base[t->kv] + b * seq->own[t->kv];
+    else if (t->whose == STW_CP_RANKS || t->packed) at += seq->first[t->kv] + b * seq->held[t->kv];
+    at *= t->seq;
+    if (t->whose == STW_CP_CALLERS && !t->packed) at += (seq->index + b) * t->batch;
+    return t->data + at * (int64_t)stw_dtype_size(t->dtype);
+}
+
+/* `count` elements, `step` apart in `from`. */
+static void copy_row(char *to, stw_dtype to_dtype, const char *from, stw_dtype from_dtype, int64_t step, int64_t count,
+                     int adds) {
+    if (to_dtype == from_dtype && step == 1 && !adds) {
+        memcpy(to, from, (size_t)count * stw_dtype_size(to_dtype));
+        return;
+    }
+    for (int64_t n = 0; n < count; ++n) {
+        double value = stw_load_f64(from, n * step, from_dtype);
+        if (adds && to_dtype == STW_F32) ((float *)(void *)to)[n] += (float)value;
+        else stw_store_f64(to, n, to_dtype, adds ? stw_load_f64(to, n, to_dtype) + value : value);
+    }
+}
+
+/* Heads [from_head, + count) of a row of one into heads [to_head, ...) of a row of another. */
+static void copy_heads(const stw_cp_tensor *to, char *to_row, int64_t to_head, const stw_cp_tensor *from,
+                       const char *from_row, int64_t from_head, int64_t count, int adds) {
+    int64_t to_size = (int64_t)stw_dtype_size(to->dtype), from_size = (int64_t)stw_dtype_size(from->dtype);
+    for (int64_t h = 0; h < count; ++h)
+        copy_row(to_row + (to_head + h) * to->head * to_size, to->dtype,
+                 from_row + (from_head + h) * from->head * from_size, from->dtype, from->dim, to->width, adds);
+}
+
+void stw_cp_copy(const stw_cp_plan *p, const stw_cp_tensor *to, const stw_cp_tensor *from, int adds) {
+    for (int64_t s = 0; s < p->seq_count; ++s)
+        for (int64_t b = 0; b < p->seqs[s].batch; ++b)
+            for (int64_t row = 0; row < p->seqs[s].held[to->kv]; ++row)
+                copy_heads(to, stw_cp_at(to, &p->seqs[s], b, row), 0, from, stw_cp_at(from, &p->seqs[s], b, row), 0,
+                           to->heads, adds);
+}
+
+/* ---- the call ---- */
+
+static stw_status check_offsets(const char *call, const stw_attn_args *args) {
+    if (args->q_offsets || args->k_offsets)
+        return stw_fail(STW_E_INVALID, "%s: args.%s is given: over ranks offsets are those of stw_cp_desc", call,
+                        args->q_offsets ? "q_offsets" : "k_offsets");
+    if (args->q_offset || args->k_offset)
+        return stw_fail(STW_E_INVALID, "%s: args.%s is %lld, accepted 0: over ranks offsets are those of stw_cp_desc",
+                        call, args->q_offset ? "q_offset" : "k_offset",
+                        (long long)(args->q_offset ? args->q_offset : args->k_offset));
+    return STW_OK;
+}
+
+static void find_tensors(stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    const stw_attn_desc *d = &p->attn;
+    const stw_attn_args *a = &run->args;
+    run->q = callers(p, STW_TENSOR_AT_q, a->q, d->dtype);
+    run->k = callers(p, STW_TENSOR_AT_k, a->k, d->dtype);
+    run->v = callers(p, STW_TENSOR_AT_v, a->v, d->dtype);
+    run->out = callers(p, STW_TENSOR_AT_out, a->out, d->dtype);
+    run->lse = callers(p, STW_TENSOR_AT_lse, a->lse, p->number);
+    run->dlse = callers(p, STW_TENSOR_AT_dlse, a->dlse, p->number);
+    run->dout = callers(p, STW_TENSOR_AT_dout, a->dout, d->dtype);
+    run->delta = callers(p, STW_TENSOR_AT_delta, a->delta, p->number);
+    run->dq = callers(p, STW_TENSOR_AT_dq, a->dq, d->dq_dtype);
+    run->dk = callers(p, STW_TENSOR_AT_dk, a->dk, d->dk_dtype);
+    run->dv = callers(p, STW_TENSOR_AT_dv, a->dv, d->dv_dtype);
+    if (!(d->flags & (STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA)))
+        run->delta = stw_cp_ours(run->workspace + p->at.delta, STW_CP_RANKS, 0, d->heads_q, 1, p->number);
+    run->shard_q = run->q;
+    run->shard_k = run->k;
+    run->shard_v = run->v;
+    run->shard_dout = run->dout;
+    run->shard_lse = run->lse;
+    run->shard_delta = run->delta;
+    if (p->split == 1) return;
+    char *ws = run->workspace;
+    run->shard_q = stw_cp_ours(ws + p->at.q, STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, d->dtype);
+    run->shard_k = stw_cp_ours(ws + p->at.k, STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_qk, d->dtype);
+    run->shard_v = stw_cp_ours(ws + p->at.v, STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_v, d->dtype);
+    run->shard_dout = stw_cp_ours(ws + p->at.dout, STW_CP_SHARDS, 0, p->heads_q, d->head_dim_v, d->dtype);
+    run->shard_lse = stw_cp_ours(ws + p->at.lse, STW_CP_SHARDS, 0, p->heads_q, 1, p->number);
+    run->shard_delta = stw_cp_ours(ws + p->at.shard_delta, STW_CP_SHARDS, 0, p->heads_q, 1, p->number);
+}
+
+stw_status stw_cp_run_begin(const stw_cp_plan *p, stw_plan_kind kind, const char *call, const stw_attn_args *args,
+                            void *workspace, size_t size, stw_stream stream, stw_cp_run *run) {
+    stw_attn_params params;
+    if (!p) return stw_fail(STW_E_INVALID, "%s: plan is null", call);
+    if (p->kind != kind)
+        return stw_fail(STW_E_INVALID, "%s: the plan was made by stw_cp_%s_plan", call, stw_plan_kind_name(p->kind));
+    run->plan = p;
+    run->wire = (stw_cp_calling){.cp = p->cp, .who = call, .stream = stream};
+    stw_status status = stw_cp_usable(&run->wire);
+    if (!status)
+        status = stw_extend(kind == STW_PLAN_ATTN_FWD ? "cp_attn_fwd: args" : "cp_attn_bwd: args", args, &run->args,
+                            sizeof run->args, STW_SIZE_ATTN_ARGS_0_1);
+    if (status) return status;
+    run->args.cu_seqlens_q = run->args.cu_seqlens_kv = run->args.used_q = run->args.used_kv = NULL;
+    status = check_offsets(call, &run->args);
+    if (!status) status = stw_attn_params_bind(&p->bound, kind, &run->args, &params);
+    if (status) return status;
+    size_t needed = p->at.total + p->engine_workspace;
+    size_t skipped = -(uintptr_t)workspace % STW_WORKSPACE_ALIGNMENT;
+    if (needed && (!workspace || size < skipped || size - skipped < needed))
+        return stw_fail(STW_E_WORKSPACE,
+                        "%s: workspace_size %zu at %p: the plan needs %zu bytes of "
+                        "stw_cp_plan_workspace_size",
+                        call, size, workspace, stw_cp_plan_workspace_size(p));
+    run->workspace = (char *)workspace + skipped;
+    run->engine_workspace = run->workspace + p->at.total;
+    status = stw_attn_check_workspace(call, &params, kind, run->workspace, needed);
+    if (!status) find_tensors(run);
+    return status;
+}
+
+void stw_cp_positions(const stw_cp_run *run, const stw_cp_part *part, stw_attn_args *a) {
+    a->q_offset = part->q_at + run->plan->desc.q_offset;
+    a->k_offset = part->k_at + run->plan->desc.k_offset;
+    a->dropout_seed_ptr = run->args.dropout_seed_ptr;
+    a->dropout_offset_ptr = run->args.dropout_offset_ptr;
+    a->dropout_seed = run->args.dropout_seed;
+    a->dropout_offset = run->args.dropout_offset;
+    a->cpu_threads = run->args.cpu_threads;
+}
+
+/* ---- heads against rows ---- */
+
+static void *message(const stw_cp_run *run, int received, size_t *at, size_t bytes) {
+    char *data = run->workspace + (received ? run->plan->at.received : run->plan->at.sent) + *at;
+    *at += (bytes + 15) / 16 * 16;
+    return data;
+}
+
+static int64_t rows_of_lane(const stw_cp_plan *p, int32_t lane, int kv) {
+    int64_t rows = 0;
+    for (int64_t s = 0; s < p->seq_count; ++s)
+        rows += p->seqs[s].batch *
+                stw_cp_rows_of(p->desc.order, p->seqs[s].rows[kv], p->shard * p->split + lane, p->cp->size);
+    return rows;
+}
+
+/* Bytes of a message with the rows of this lane and 1/split of the heads: tensors one after the other. */
+static size_t message_bytes(const stw_cp_plan *p, int32_t lane, const stw_cp_tensor *const *whole,
+                            const stw_cp_tensor *const *type, int count) {
+    size_t bytes = 0;
+    for (int i = 0; i < count; ++i)
+        bytes += (size_t)(rows_of_lane(p, lane, whole[i]->kv) * (whole[i]->heads / p->split) * whole[i]->width) *
+                 stw_dtype_size(type[i]->dtype);
+    return bytes;
+}
+
+/* The row of the shard at which it has row `row` of a lane's sequence. */
+static int64_t shard_row(const stw_cp_plan *p, const stw_cp_seq *seq, int32_t lane, int kv, int64_t row) {
+    int64_t rank = p->shard * p->split + lane;
+    stw_cp_chunk part = stw_cp_chunk_of(p->desc.order, seq->rows[kv], rank, p->cp->size, 0);
+    if (row >= part.count) {
+        row -= part.count;
+        part = stw_cp_chunk_of(p->desc.order, seq->rows[kv], rank, p->cp->size, 1);
+    }
+    stw_cp_chunk first = stw_cp_chunk_of(p->desc.order, seq->rows[kv], p->shard, p->shards, 0);
+    int64_t at = part.first + row - first.first;
+    if (at >= 0 && at < first.count) return at;
+    return first.count + part.first + row - stw_cp_chunk_of(p->desc.order, seq->rows[kv], p->shard, p->shards, 1).first;
+}
+
+/* Rows of a lane between a tensor and a message. A rank's tensor has its own rows alone and all heads, of which the
+ * message has those of the other lane; a shard's has the rows of all lanes and the heads of this rank. */
+static char *move_rows(const stw_cp_run *run, const stw_cp_tensor *t, int32_t lane, char *data, stw_dtype dtype,
+                       int packs, int adds) {
+    const stw_cp_plan *p = run->plan;
+    int is_shard = t->whose == STW_CP_SHARDS;
+    int64_t heads = is_shard ? t->heads : t->heads / p->split, head = is_shard ? 0 : lane * heads;
+    int32_t rows_lane = is_shard ? lane : p->lane;
+    stw_cp_tensor line = stw_cp_ours(data, STW_CP_RANKS, t->kv, heads, t->width, dtype);
+    for (int64_t s = 0; s < p->seq_count; ++s) {
+        const stw_cp_seq *seq = &p->seqs[s];
+        int64_t rank = p->shard * p->split + rows_lane;
+        int64_t rows = stw_cp_rows_of(p->desc.order, seq->rows[t->kv], rank, p->cp->size);
+        for (int64_t b = 0; b < seq->batch; ++b)
+            for (int64_t row = 0; row < rows; ++row) {
+                char *own = stw_cp_at(t, seq, b, is_shard ? shard_row(p, seq, lane, t->kv, row) : row);
+                if (packs) copy_heads(&line, data, 0, t, own, head, heads, 0);
+                else copy_heads(t, own, head, &line, data, 0, heads, adds);
+                data += line.seq * (int64_t)stw_dtype_size(dtype);
+            }
+    }
+    return data;
+}
+
+/* One message, packed or unpacked. */
+static void move_all(const stw_cp_run *run, const stw_cp_tensor *const *tensors, const stw_cp_tensor *const *type,
+                     int32_t lane, char *data, int packs, const int *adds, int count) {
+    for (int i = 0; i < count; ++i)
+        data = move_rows(run, tensors[i], lane, data, type[i]->dtype, packs, adds ? adds[i] : 0);
+}
+
+stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *from, const stw_cp_tensor *const *to,
+                           const int *adds, int count) {
+    const stw_cp_plan *p = run->plan;
+    const stw_cp_tensor *const *whole = in ? from : to; /* with all heads */
+    size_t sent = 0, received = 0;
+    run->wire.what = in ? "the exchange of heads" : "the exchange of heads back";
+    stw_status status = stw_cp_begin(&run->wire);
+    for (int32_t lane = 0; lane < p->split && !status; ++lane) {
+        size_t out = message_bytes(p, in ? p->lane : lane, whole, from, count);
+        size_t back = message_bytes(p, in ? lane : p->lane, whole, from, count);
+        char *packed = message(run, 0, &sent, out), *got = message(run, 1, &received, back);
+        move_all(run, from, from, lane, packed, 1, NULL, count);
+        if (lane == p->lane) {
+            memcpy(got, packed, out);
+            continue;
+        }
+        int32_t peer = p->shard * p->split + lane;
+        status = stw_cp_send(&run->wire, packed, out, peer);
+        if (!status) status = stw_cp_recv(&run->wire, got, back, peer);
+    }
+    if (!status) status = stw_cp_end(&run->wire);
+    if (!status) status = stw_cp_wait(&run->wire);
+    received = 0;
+    for (int32_t lane = 0; lane < p->split && !status; ++lane) {
+        size_t back = message_bytes(p, in ? lane : p->lane, whole, from, count);
+        move_all(run, to, from, lane, message(run, 1, &received, back), 0, adds, count);
+    }
+    return status;
+}
+
+/* ---- blocks ---- */
+
+static size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+char *stw_cp_slot(const stw_cp_run *run, int32_t slot) {
+    const stw_cp_plan *p = run->plan;
+    if (slot == STW_CP_OWN) return run->workspace + p->at.own;
+    return run->workspace + p->at.slots + (size_t)slot * rounded(stw_cp_block_bytes(p, p->block_max));
+}
+
+char *stw_cp_sum_slot(const stw_cp_run *run, int32_t slot, int half) {
+    const stw_cp_plan *p = run->plan;
+    size_t size = rounded(stw_cp_sum_bytes(p, p->sum_max));
+    if (slot == STW_CP_OWN) return run->workspace + p->at.own_sums + (size_t)half * size;
+    return run->workspace + p->at.sum_slots + (size_t)slot * size;
+}
+
+static void pack_block(const stw_cp_run *run, char *block) {
+    const stw_cp_plan *p = run->plan;
+    const stw_cp_tensor *from[] = {&run->shard_k, &run->shard_v};
+    for (int i = 0; i < 2; ++i) {
+        stw_cp_tensor to = stw_cp_ours(block, STW_CP_SHARDS, 1, p->heads_kv, from[i]->width, p->attn.dtype);
+        for (int64_t s = 0; s < p->seq_count; ++s)
+            for (int64_t b = 0; b < p->seqs[s].batch; ++b)
+                for (int64_t row = 0; row < p->seqs[s].own[1]; ++row)
+                    copy_heads(&to, stw_cp_at(&to, &p->seqs[s], b, row), 0, from[i],
+                               stw_cp_at(from[i], &p->seqs[s], b, row), 0, p->heads_kv, 0);
+        block += p->shard_rows[1] * to.seq * (int64_t)stw_dtype_size(to.dtype);
+    }
+}
+
+/* Each rank sends its block to those that see something of it. */
+static stw_status gather_blocks(stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    const char *own = stw_cp_slot(run, p->shard);
+    run->wire.what = "K and V";
+    if (p->all_see_all && p->equal_blocks && p->cp->wire.all_gather)
+        return stw_cp_gather(&run->wire, stw_cp_slot(run, STW_CP_OWN), stw_cp_slot(run, 0),
+                             rounded(stw_cp_block_bytes(p, p->block_max)));
+    stw_status status = stw_cp_begin(&run->wire);
+    for (int32_t n = 0; n < p->shards && !status; ++n) {
+        if (n == p->shard) continue;
+        if (stw_cp_needs(p, n, p->shard))
+            status = stw_cp_send(&run->wire, own, stw_cp_block_bytes(p, stw_cp_block_rows(p, p->shard)), n);
+        if (!status && stw_cp_needs(p, p->shard, n))
+            status = stw_cp_recv(&run->wire, stw_cp_slot(run, n), stw_cp_block_bytes(p, stw_cp_block_rows(p, n)), n);
+    }
+    if (!status) status = stw_cp_end(&run->wire);
+    return status ? status : stw_cp_wait(&run->wire);
+}
+
+stw_status stw_cp_blocks(stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    pack_block(run, stw_cp_slot(run, STW_CP_OWN));
+    if (p->schedule != STW_CP_ALL_GATHER) return STW_OK;
+    pack_block(run, stw_cp_slot(run, p->shard));
+    return p->shards > 1 ? gather_blocks(run) : STW_OK;
+}
+
+/* ---- ticks ---- */
+
+static stw_status start_moves(stw_cp_run *run, const stw_cp_tick *tick) {
+    const stw_cp_move *moves = run->plan->moves + tick->move;
+    stw_status status = stw_cp_begin(&run->wire);
+    for (int64_t i = 0; i < tick->moves && !status; ++i) {
+        char *data =
+            moves[i].sums ? stw_cp_sum_slot(run, moves[i].slot, moves[i].half) : stw_cp_slot(run, moves[i].slot);
+        status = moves[i].sends ? stw_cp_send(&run->wire, data, moves[i].bytes, moves[i].peer)
+                                : stw_cp_recv(&run->wire, data, moves[i].bytes, moves[i].peer);
+    }
+    return status ? status : stw_cp_end(&run->wire);
+}
+
+stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_part_fn part) {
+    const stw_cp_plan *p = run->plan;
+    stw_status status = STW_OK;
+    for (int64_t t = 0; t < p->tick_count && !status; ++t) {
+        const stw_cp_tick *tick = &p->ticks[t];
+        run->wire.what = "moves";
+        run->wire.step = tick->step + 1;
+        if (tick->moves) status = start_moves(run, tick);
+        if (p->kind == STW_PLAN_ATTN_BWD && tick->starts_sums && !status)
+            memset(stw_cp_sum_slot(run, tick->sum_slot, tick->half), 0, stw_cp_sum_bytes(p, tick->sum_rows));
+        for (int64_t i = 0; i < tick->parts && !status; ++i) status = part(run, tick, &p->parts[tick->part + i]);
+        if (tick->moves) { /* also behind a failure: the transport holds our memory */
+            stw_status waited = p->cp->broken[0] ? STW_OK : stw_cp_wait(&run->wire);
+            if (!status) status = waited;
+        }
+    }
+    run->wire.step = 0;
+    return status;
+}
+
+/* ---- sums over ranks ---- */
+
+static void add_numbers(const stw_cp_plan *p, char *to, const char *from, int64_t count) {
+    if (p->number == STW_F64)
+        for (int64_t n = 0; n < count; ++n) ((double *)(void *)to)[n] += ((const double *)(const void *)from)[n];
+    else
+        for (int64_t n = 0; n < count; ++n) ((float *)(void *)to)[n] += ((const float *)(const void *)from)[n];
+}
+
+stw_status stw_cp_sum_over_ranks(stw_cp_run *run, char *data, char *all, int64_t count) {
+    const stw_cp_plan *p = run->plan;
+    size_t bytes = (size_t)count * stw_dtype_size(p->number);
+    stw_status status = stw_cp_gather(&run->wire, data, all, bytes);
+    if (status) return status;
+    memset(data, 0, bytes);
+    for (int32_t rank = 0; rank < p->cp->size; ++rank) add_numbers(p, data, all + (size_t)rank * bytes, count);
+    return STW_OK;
+}
+
+stw_status stw_cp_scatter_sums(stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    const stw_cp_transport *wire = &p->cp->wire;
+    char *own = stw_cp_sum_slot(run, STW_CP_OWN, 0);
+    size_t bytes = stw_cp_sum_bytes(p, stw_cp_block_rows(p, p->shard)),
+           place = rounded(stw_cp_sum_bytes(p, p->sum_max));
+    size_t number = stw_dtype_size(p->number);
+    run->wire.what = "sums of dK and dV";
+    if (p->all_see_all && p->equal_blocks && wire->reduce_scatter)
+        return stw_cp_reduce(&run->wire, stw_cp_sum_slot(run, 0, 0), own, place / number, p->number);
+    stw_status status = stw_cp_begin(&run->wire);
+    for (int32_t n = 0; n < p->shards && !status; ++n) {
+        if (n == p->shard) continue;
+        if (stw_cp_needs(p, p->shard, n))
+            status =
+                stw_cp_send(&run->wire, stw_cp_sum_slot(run, n, 0), stw_cp_sum_bytes(p, stw_cp_block_rows(p, n)), n);
+        if (!status && stw_cp_needs(p, n, p->shard))
+            status = stw_cp_recv(&run->wire, run->workspace + p->at.other_sums + (size_t)n * place, bytes, n);
+    }
+    if (!status) status = stw_cp_end(&run->wire);
+    if (!status) status = stw_cp_wait(&run->wire);
+    if (status) return status;
+    memset(own, 0, bytes);
+    for (int32_t n = 0; n < p->shards; ++n) {
+        if (!stw_cp_needs(p, n, p->shard)) continue;
+        const char *from =
+            n == p->shard ? stw_cp_sum_slot(run, n, 0) : run->workspace + p->at.other_sums + (size_t)n * place;
+        add_numbers(p, own, from, (int64_t)(bytes / number));
+    }
+    return STW_OK;
+}

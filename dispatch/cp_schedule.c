@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The ticks of one rank. Block b of K and V goes from its owner along the shards b+1, b+2, ... that see something of
+ * it; the shard at distance s works on it in step s. A step has as many ticks as a block's sums have halves: while half
+ * 1 is worked on, half 0 of the sums is on its way to the shard that adds to it in the next step, and K and V of
+ * that step are on theirs. The last shard of a block sends the sums home.
+ *
+ * tick of (step s, half h): t = s * halves + h
+ *   K and V       leave the shard of step s in tick s*halves, to be there before the next shard's step
+ *   sums, half h  leave it in tick t + 1, when its parts have run */
+#include "cp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int64_t stw_cp_block_rows(const stw_cp_plan *p, int64_t b) {
+    int64_t rows = 0;
+    for (int64_t s = 0; s < p->seq_count; ++s)
+        rows += p->seqs[s].batch * stw_cp_rows_of(p->desc.order, p->seqs[s].rows[1], b, p->shards);
+    return rows;
+}
+
+int64_t stw_cp_half_rows(const stw_cp_plan *p, int64_t b, int half) {
+    int64_t rows = 0;
+    if (p->halves == 1) return stw_cp_block_rows(p, b);
+    for (int64_t s = 0; s < p->seq_count; ++s)
+        rows += p->seqs[s].batch * stw_cp_chunk_of(p->desc.order, p->seqs[s].rows[1], b, p->shards, half).count;
+    return rows;
+}
+
+/* Whether shard n sees anything of one chunk of block b. */
+static int needs_half(const stw_cp_plan *p, int64_t n, int64_t b, int half) {
+    for (int64_t s = 0; s < p->seq_count; ++s)
+        for (int at = 0; at < 2; ++at) {
+            const stw_cp_seq *seq = &p->seqs[s];
+            stw_cp_chunk q = stw_cp_chunk_of(p->desc.order, seq->rows[0], n, p->shards, at);
+            stw_cp_chunk k = stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, half);
+            if (stw_cp_sees(seq, stw_cp_used(seq, 0, q), stw_cp_used(seq, 1, k))) return 1;
+        }
+    return 0;
+}
+
+int stw_cp_needs(const stw_cp_plan *p, int64_t n, int64_t b) {
+    return needs_half(p, n, b, 0) || needs_half(p, n, b, 1);
+}
+
+/* ---- parts ---- */
+
+static stw_attn_strides rows_of(int64_t batch_rows, int64_t heads, int64_t dim) {
+    return (stw_attn_strides){.batch = batch_rows * heads * dim, .head = dim, .seq = heads * dim};
+}
+
+/* What all descriptors of parts and of calls for delta have alike: sizes, dense, nothing on what a caller alone has. */
+static stw_attn_desc common_desc(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows) {
+    stw_attn_desc d = p->attn;
+    d.batch = seq->batch;
+    d.heads_q = p->heads_q;
+    d.heads_kv = p->heads_kv;
+    d.head_offset += p->lane * p->heads_q;
+    d.max_seq_q = q_rows;
+    d.max_seq_kv = k_rows;
+    d.total_q = d.total_kv = 0;
+    d.dk_dtype = d.dv_dtype = d.dq_dtype = p->number;
+    d.flags &= ~(STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV | STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_DLSE |
+                 STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA | STW_ATTN_SINK);
+    d.accumulate = 0;
+    if (d.dropout_p > 0) d.batch_offset += seq->index;
+    else d.batch_offset = 0;
+    return d;
+}
+
+static void one_batch(stw_attn_desc *d) {
+    stw_attn_strides *all[] = {&d->q,  &d->k,  &d->v,   &d->out,  &d->dout, &d->dq,
+                               &d->dk, &d->dv, &d->lse, &d->dlse, &d->delta};
+    if (d->batch > 1) return;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) all[i]->batch = 0;
+    d->bias.batch = d->dbias.batch = 0;
+}
+
+/* Keys of the block and of the sums that a batch's rows lie apart. */
+static stw_attn_desc backward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
+                                   int64_t block, int64_t sums) {
+    stw_attn_desc d = common_desc(p, seq, q_rows, k_rows);
+    int64_t dqk = d.head_dim_qk, dv = d.head_dim_v;
+    d.flags |= STW_ATTN_GIVEN_DELTA | STW_ATTN_HAS_SHIFT;
+    d.diagonal_shift = seq->shift;
+    d.outputs &= STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | STW_OUT_DBIAS;
+    if (p->split > 1) {
+        d.q = rows_of(seq->own[0], d.heads_q, dqk);
+        d.dout = rows_of(seq->own[0], d.heads_q, dv);
+        d.lse = rows_of(seq->own[0], d.heads_q, 1);
+        d.dim = (stw_attn_dim_strides){1, 1, 1, 1, 1};
+    }
+    if (p->split > 1 || !(p->attn.flags & (STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA)))
+        d.delta = rows_of(seq->own[0], d.heads_q, 1);
+    d.dim.k = d.dim.v = 1;
+    d.dq = rows_of(seq->own[0], d.heads_q, dqk);
+    d.k = rows_of(block, d.heads_kv, dqk);
+    d.v = rows_of(block, d.heads_kv, dv);
+    d.dk = rows_of(sums, d.heads_kv, dqk);
+    d.dv = rows_of(sums, d.heads_kv, dv);
+    d.accumulate = d.outputs;
+    if (d.outputs & STW_OUT_DBIAS) {
+        const int64_t *e = p->dbias_extent;
+        d.dbias_dtype = p->number;
+        d.dbias = (stw_bias_strides){d.bias.batch ? e[1] * e[2] * e[3] : 0, d.bias.head ? e[2] * e[3] : 0,
+                                     d.bias.query ? e[3] : 0, d.bias.key};
+    } else {
+        d.dbias_dtype = STW_DTYPE_NONE;
+    }
+    if (!(d.flags & STW_ATTN_HAS_DIM_STRIDES)) d.dim = (stw_attn_dim_strides){0};
+    one_batch(&d);
+    return d;
+}
+
+/* In a type wider than O's: parts are not rounded to it, and the errors of their LSE are small beside O's own. */
+static stw_attn_desc forward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
+                                  int64_t block) {
+    stw_attn_desc d = common_desc(p, seq, q_rows, k_rows);
+    d.flags |= STW_ATTN_HAS_SHIFT;
+    d.flags &= ~STW_ATTN_HAS_DIM_STRIDES;
+    d.dim = (stw_attn_dim_strides){0};
+    d.diagonal_shift = seq->shift;
+    d.dtype = p->partial;
+    d.dq_dtype = d.dk_dtype = d.dv_dtype = d.dbias_dtype = STW_DTYPE_NONE;
+    d.outputs = 0;
+    if (d.dtype == STW_F64 && p->attn.dtype != STW_F64) {
+        d.scale_f64 = (double)d.scale;
+        d.softcap_f64 = (double)d.softcap;
+    }
+    d.q = rows_of(seq->own[0], d.heads_q, d.head_dim_qk);
+    d.k = rows_of(block, d.heads_kv, d.head_dim_qk);
+    d.v = rows_of(block, d.heads_kv, d.head_dim_v);
+    d.out = rows_of(q_rows, d.heads_q, d.head_dim_v);
+    d.lse = rows_of(q_rows, d.heads_q, 1);
+    if (stw_cp_has_wide_bias(p)) {
+        const int64_t *e = p->dbias_extent;
+        d.bias_dtype = p->partial;
+        d.bias = (stw_bias_strides){d.bias.batch ? e[1] * e[2] * e[3] : 0, d.bias.head ? e[2] * e[3] : 0,
+                                    d.bias.query ? e[3] : 0, d.bias.key};
+    }
+    one_batch(&d);
+    return d;
+}
+
+/* The first chunk, and both where they are one run of rows; returns how many there are. */
+static int merge(stw_cp_chunk chunk[2]) {
+    if (chunk[0].first + chunk[0].count != chunk[1].first) return 2;
+    chunk[0].count += chunk[1].count;
+    return 1;
+}
+
+typedef struct maker {
+    stw_cp_plan *p;
+    int64_t *slot_of, *sum_slot_of, *starts; /* by tick */
+    int64_t tick_max, last_step;
+    struct timed_move {
+        int64_t tick;
+        stw_cp_move move;
+    } *moves;
+    int64_t move_count;
+    struct span {
+        int64_t first, last, slot;
+    } *spans[2]; /* of slots: K and V, sums */
+    int64_t span_count[2];
+} maker;
+
+static stw_status add_part(maker *m, stw_cp_tick *tick, const stw_cp_part *part, const stw_attn_desc *desc) {
+    stw_cp_plan *p = m->p;
+    stw_cp_part own = *part;
+    stw_status status = stw_cp_engine_get(p, desc, &own.engine);
+    if (status) return status;
+    stw_cp_part *added = stw_cp_grow(&p->parts, &p->part_count, sizeof *p->parts);
+    if (!added) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
+    *added = own;
+    tick->parts++;
+    return STW_OK;
+}
+
+/* The parts of sequence `s` in one tick on block b; `base` and `sum_base`: rows of the sequences before it. */
+static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t s, int64_t base, int64_t sum_base) {
+    stw_cp_plan *p = m->p;
+    const stw_cp_seq *seq = &p->seqs[s];
+    stw_cp_chunk q[2], k[2];
+    for (int at = 0; at < 2; ++at) {
+        q[at] = stw_cp_chunk_of(p->desc.order, seq->rows[0], p->shard, p->shards, at);
+        k[at] = stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, at);
+    }
+    int64_t block = k[0].count + k[1].count, q_second = q[0].count, k_second = k[0].count;
+    int64_t sums = p->halves == 2 ? k[tick->half].count : block;
+    int q_count = merge(q), k_first = 0, k_count = 2;
+    if (p->halves == 2) k_first = tick->half, k_count = k_first + 1;
+    else k_count = merge(k);
+    for (int at = k_first; at < k_count; ++at)
+        for (int i = 0; i < q_count; ++i) {
+            stw_cp_chunk rows = stw_cp_used(seq, 0, q[i]), keys = stw_cp_used(seq, 1, k[at]);
+            if (!stw_cp_sees(seq, rows, keys)) continue;
+            const stw_cp_part part = {
+                .seq = s,
+                .q_row = i ? q_second : 0,
+                .q_rows = rows.count,
+                .k_rows = keys.count,
+                .k_row = base + (at ? k_second : 0),
+                .sum_row = p->halves == 2 ? sum_base : base + (at ? k_second : 0),
+                .q_at = rows.first,
+                .k_at = keys.first,
+            };
+            const stw_attn_desc desc = p->kind == STW_PLAN_ATTN_FWD
+                                           ? forward_desc(p, seq, rows.count, keys.count, block)
+                                           : backward_desc(p, seq, rows.count, keys.count, block, sums);
+            stw_status status = add_part(m, tick, &part, &desc);
+            if (status) return status;
+        }
+    return STW_OK;
+}
+
+/* ---- slots and moves ---- */
+
+/* A slot that is free from tick `first` to `last`; -2 without memory. */
+static int64_t take_slot(maker *m, int sums, int64_t first, int64_t last) {
+    int32_t *count = sums ? &m->p->sum_count : &m->p->slot_count;
+    for (int64_t slot = 0;; ++slot) {
+        int is_free = 1;
+        for (int64_t i = 0; i < m->span_count[sums] && is_free; ++i) {
+            const struct span *span = &m->spans[sums][i];
+            is_free = span->slot != slot || span->last < first || span->first > last;
+        }
+        if (!is_free) continue;
+        struct span *added = stw_cp_grow(&m->spans[sums], &m->span_count[sums], sizeof *added);
+        if (!added) return -2;
+        *added = (struct span){first, last, slot};
+        if (slot >= *count) *count = (int32_t)slot + 1;
+        return slot;
+    }
+}
+
+static int add_move(maker *m, int64_t tick, int64_t peer, int sends, int sums, int64_t slot, int half, size_t bytes) {
+    struct timed_move *added = stw_cp_grow(&m->moves, &m->move_count, sizeof *added);
+    if (!added) return 0;
+    added->tick = tick;
+    added->move = (stw_cp_move){.peer = stw_cp_peer(m->p, peer),
+                                .sends = (uint8_t)sends,
+                                .sums = (uint8_t)sums,
+                                .slot = (int32_t)slot,
+                                .half = (uint8_t)half,
+                                .bytes = bytes};
+    if (sends) m->p->sent_bytes += bytes;
+    return 1;
+}
+
+/* The way of block b's K and V; `users` are the steps in which a shard needs it. 0 without memory. */
+static int move_block(maker *m, int64_t b, const int64_t *users, int64_t count) {
+    stw_cp_plan *p = m->p;
+    int64_t from_step = 0, halves = p->halves;
+    size_t bytes = stw_cp_block_bytes(p, stw_cp_block_rows(p, b));
+    for (int64_t i = 0; i < count; ++i) {
+        int64_t step = users[i], from = (b + from_step) % p->shards, to = (b + step) % p->shards;
+        if (!step) {
+            if (to == p->shard) m->slot_of[0] = STW_CP_OWN;
+            continue;
+        }
+        if (from == p->shard &&
+            !add_move(m, from_step * halves, to, 1, 0, from_step ? m->slot_of[from_step] : STW_CP_OWN, 0, bytes))
+            return 0;
+        if (to == p->shard) {
+            int64_t slot = take_slot(m, 0, from_step * halves, step * halves + halves - 1);
+            if (slot < 0 || !add_move(m, from_step * halves, from, 0, 0, slot, 0, bytes)) return 0;
+            m->slot_of[step] = slot;
+        }
+        from_step = step;
+    }
+    return 1;
+}
+
+/* The way of one half of its sums. */
+static int move_sums(maker *m, int64_t b, int half, const int64_t *users, int64_t count) {
+    stw_cp_plan *p = m->p;
+    size_t bytes = stw_cp_sum_bytes(p, stw_cp_half_rows(p, b, half));
+    for (int64_t i = 0; i < count; ++i) {
+        int64_t at = (b + users[i]) % p->shards, tick = users[i] * p->halves + half;
+        int64_t next = i + 1 < count ? (b + users[i + 1]) % p->shards : b;
+        int64_t arrives = i ? users[i - 1] * p->halves + half + 1 : tick;
+        int64_t slot = STW_CP_OWN;
+        int stays = next == at; /* the owner alone needs its block */
+        if (at == p->shard) {
+            if (!stays) slot = take_slot(m, 1, arrives, tick + 1);
+            if (slot < STW_CP_OWN) return 0;
+            m->sum_slot_of[tick] = slot;
+            m->starts[tick] = i == 0;
+            if (i && !add_move(m, arrives, (b + users[i - 1]) % p->shards, 0, 1, slot, half, bytes)) return 0;
+            if (!stays && !add_move(m, tick + 1, next, 1, 1, slot, half, bytes)) return 0;
+        }
+        if (i + 1 == count && !stays && b == p->shard && !add_move(m, tick + 1, at, 0, 1, STW_CP_OWN, half, bytes))
+            return 0;
+    }
+    return 1;
+}
+
+/* ---- all-gather: blocks lie in slots by their numbers, whole ---- */
+
+static void place_gathered(maker *m) {
+    stw_cp_plan *p = m->p;
+    for (int64_t step = 0; step < p->shards; ++step) {
+        int64_t b = (p->shard - step + p->shards) % p->shards;
+        m->slot_of[step] = m->sum_slot_of[step] = b;
+        m->starts[step] = 1;
+        if (!step) continue;
+        int64_t other = (p->shard + step) % p->shards;
+        if (stw_cp_needs(p, other, p->shard)) p->sent_bytes += stw_cp_block_bytes(p, stw_cp_block_rows(p, p->shard));
+        if (p->kind == STW_PLAN_ATTN_BWD && stw_cp_needs(p, p->shard, b))
+            p->sent_bytes += stw_cp_sum_bytes(p, stw_cp_block_rows(p, b));
+    }
+    p->slot_count = p->sum_count = (int32_t)p->shards;
+}
+
+static int place_ring(maker *m, int64_t *users) {
+    stw_cp_plan *p = m->p;
+    for (int64_t b = 0; b < p->shards; ++b) {
+        int64_t count = 0;
+        for (int64_t step = 0; step < p->shards; ++step)
+            if (stw_cp_needs(p, (b + step) % p->shards, b)) users[count++] = step;
+        if (!move_block(m, b, users, count)) return 0;
+        for (int half = 0; half < p->halves && p->kind == STW_PLAN_ATTN_BWD; ++half) {
+            for (int64_t step = count = 0; p->halves == 2 && step < p->shards; ++step)
+                if (needs_half(p, (b + step) % p->shards, b, half)) users[count++] = step;
+            if (p->halves == 1) users[0] = 0, count = 1; /* the only shard */
+            if (!move_sums(m, b, half, users, count)) return 0;
+        }
+    }
+    return 1;
+}
+
+/* ---- ticks ---- */
+
+static stw_status add_tick(maker *m, int64_t t) {
+    stw_cp_plan *p = m->p;
+    stw_cp_tick tick = {.step = (int32_t)(t / p->halves),
+                        .half = (int32_t)(t % p->halves),
+                        .part = p->part_count,
+                        .move = p->move_count};
+    stw_status status = STW_OK;
+    if (tick.step < p->shards) {
+        int64_t b = (p->shard - tick.step + p->shards) % p->shards, base = 0, sum_base = 0;
+        tick.slot = (int32_t)m->slot_of[tick.step];
+        tick.sum_slot = (int32_t)m->sum_slot_of[t];
+        tick.starts_sums = (int32_t)m->starts[t];
+        tick.block_rows = stw_cp_block_rows(p, b);
+        tick.sum_rows = stw_cp_half_rows(p, b, tick.half);
+        for (int64_t s = 0; s < p->seq_count && !status; ++s) {
+            const stw_cp_seq *seq = &p->seqs[s];
+            status = sequence_parts(m, &tick, b, (int32_t)s, base, sum_base);
+            base += seq->batch * stw_cp_rows_of(p->desc.order, seq->rows[1], b, p->shards);
+            sum_base += seq->batch * stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, tick.half).count;
+        }
+        if (tick.parts && tick.step != m->last_step) {
+            m->last_step = tick.step;
+            p->steps_run++;
+        }
+    }
+    for (int64_t i = 0; i < m->move_count && !status; ++i) {
+        if (m->moves[i].tick != t) continue;
+        stw_cp_move *added = stw_cp_grow(&p->moves, &p->move_count, sizeof *added);
+        if (!added) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
+        *added = m->moves[i].move;
+        tick.moves++;
+    }
+    int must_start = p->kind == STW_PLAN_ATTN_BWD && tick.starts_sums; /* zeros that are sent or added */
+    if (status || (!tick.parts && !tick.moves && !must_start)) return status;
+    stw_cp_tick *added = stw_cp_grow(&p->ticks, &p->tick_count, sizeof *added);
+    if (!added) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
+    *added = tick;
+    return STW_OK;
+}
+
+/* The largest work of a shard over the mean, less 1. */
+static double imbalance_of(const stw_cp_plan *p) {
+    double most = 0, sum = 0;
+    for (int64_t n = 0; n < p->shards; ++n) {
+        double work = 0;
+        for (int64_t s = 0; s < p->seq_count; ++s)
+            for (int at = 0; at < 2; ++at) {
+                const stw_cp_seq *seq = &p->seqs[s];
+                stw_cp_chunk q = stw_cp_chunk_of(p->desc.order, seq->rows[0], n, p->shards, at);
+                work += (double)stw_cp_pairs(seq, stw_cp_used(seq, 0, q), (stw_cp_chunk){0, seq->used[1]});
+            }
+        sum += work;
+        if (work > most) most = work;
+    }
+    return sum > 0 ? most * (double)p->shards / sum - 1 : 0;
+}
+
+static void look_at_all(stw_cp_plan *p) {
+    p->all_see_all = p->equal_blocks = 1;
+    for (int64_t b = 0; b < p->shards; ++b) {
+        p->equal_blocks &= stw_cp_block_rows(p, b) == stw_cp_block_rows(p, 0);
+        for (int64_t n = 0; n < p->shards && p->all_see_all; ++n) p->all_see_all &= stw_cp_needs(p, n, b);
+    }
+}
+
+stw_status stw_cp_schedule_make(stw_cp_plan *p) {
+    maker m = {.p = p, .tick_max = p->shards * p->halves + 1, .last_step = -1};
+    size_t count = (size_t)m.tick_max + 1;
+    int64_t *users = calloc(count, sizeof *users);
+    m.slot_of = calloc(count, sizeof *m.slot_of);
+    m.sum_slot_of = calloc(count, sizeof *m.sum_slot_of);
+    m.starts = calloc(count, sizeof *m.starts);
+    int complete = users && m.slot_of && m.sum_slot_of && m.starts;
+    if (complete) {
+        p->imbalance = imbalance_of(p);
+        if (p->schedule == STW_CP_ALL_GATHER) {
+            look_at_all(p);
+            place_gathered(&m);
+        } else {
+            complete = place_ring(&m, users);
+        }
+    }
+    stw_status status = complete ? STW_OK : stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
+    for (int64_t t = 0; t < m.tick_max && !status; ++t) status = add_tick(&m, t);
+    p->steps_skipped = p->shards - p->steps_run;
+    free(users);
+    free(m.slot_of);
+    free(m.sum_slot_of);
+    free(m.starts);
+    free(m.moves);
+    free(m.spans[0]);
+    free(m.spans[1]);
+    return status;
+}

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: MIT
+"""Attention over the ranks of a process group, with autograd: include/sternway/attn_cp.h over torch.distributed.
+
+    cp = context_parallel(group)              # a gloo group; all of its ranks make one
+    q, k, v = (cp.shard(t, 2) for t in qkv)   # this rank's rows of [B, H, S, D]
+    out = cp.attention(q, k, v, is_causal=True)
+    out.backward(...)                         # each rank gets its rows of the gradients
+
+Tensors are on the CPU: plans over ranks run on the CPU backend in this version of the library, and a group whose
+backend is not gloo is refused. The calls are collective: all ranks of a group make them in the same order."""
+from __future__ import annotations
+
+import ctypes
+import datetime
+import struct
+
+import torch
+import torch.distributed as dist
+
+from .. import _native
+
+ORDERS = {"contiguous": 1, "zigzag": 2}
+SCHEDULES = {"auto": 0, "ring": 1, "all-gather": 2, "ulysses": 3, "2-D": 4}
+_CALLS = {"group_begin": "v", "send": "dbps", "recv": "dbps", "group_end": "s", "wait": "s"}
+_WORDS = {"v": [], "d": [ctypes.c_void_p], "b": [ctypes.c_size_t], "p": [ctypes.c_int32], "s": [ctypes.c_void_p]}
+
+
+def _type_of(words: str):
+    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *(word for letter in words for word in _WORDS[letter]))
+
+
+class _Transport(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("name", ctypes.c_char_p), ("user", ctypes.c_void_p),
+                *((name, _type_of(words)) for name, words in _CALLS.items()),
+                ("all_gather", ctypes.c_void_p), ("reduce_scatter", ctypes.c_void_p), ("all_to_all", ctypes.c_void_p),
+                ("error_text", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int))]
+
+
+class _Desc(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("attn", ctypes.c_void_p), ("seq_q", ctypes.c_int64),
+                ("seq_kv", ctypes.c_int64), ("cu_seqlens_q", ctypes.c_void_p), ("cu_seqlens_kv", ctypes.c_void_p),
+                ("used_q", ctypes.c_void_p), ("used_kv", ctypes.c_void_p), ("q_offset", ctypes.c_int64),
+                ("k_offset", ctypes.c_int64), ("order", ctypes.c_int), ("schedule", ctypes.c_int),
+                ("ranks_per_node", ctypes.c_int32)]
+
+
+_FORMATS = {"size": "N", "u32": "I", "i32": "i", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "pointer": "N",
+            "text": "N"}
+
+
+def _fill(kind, **values) -> ctypes.Array:
+    """The C struct of a class of _native with these fields: numbers, addresses, or strides as tuples."""
+    offsets = {name: (offset, size, form) for name, offset, size, form in kind.fields}
+    memory = ctypes.create_string_buffer(max(offset + size for offset, size, _ in offsets.values()) + 7 & ~7)
+    for name, value in {"struct_size": len(memory), **values}.items():
+        offset, _, form = offsets[name]
+        if isinstance(value, tuple):
+            struct.pack_into(f"@{len(value)}q", memory, offset, *value)
+        else:
+            struct.pack_into("@" + _FORMATS[form], memory, offset, value)
+    return memory
+
+
+def _library() -> ctypes.CDLL:
+    """The copy that the package's C module is linked with, which is loaded already."""
+    library = ctypes.CDLL("libsternway.so.0")
+    library.stw_last_error.restype = ctypes.c_char_p
+    library.stw_cp_plan_workspace_size.restype = ctypes.c_size_t
+    for name in ("stw_cp_plan_destroy", "stw_cp_destroy", "stw_context_destroy", "stw_cp_plan_workspace_size"):
+        getattr(library, name).argtypes = [ctypes.c_void_p]
+    return library
+
+
+def _check(library: ctypes.CDLL, status: int) -> None:
+    if status:
+        words = library.stw_last_error().decode(errors="replace")
+        kinds = {1: _native.InvalidError, 2: _native.UnsupportedError, 7: _native.NoMemoryError, 8: _native.DriverError}
+        raise kinds.get(status, _native.Error)(words)
+
+
+class _Wire:
+    """A transport over a process group: sends and receives of bytes, waited for together."""
+
+    def __init__(self, group, timeout: float) -> None:
+        self.group, self.timeout = group, datetime.timedelta(seconds=timeout)
+        self.works: list = []
+        self.text = ctypes.create_string_buffer(512)
+        self.transport = _Transport(struct_size=ctypes.sizeof(_Transport), name=b"torch.distributed")
+        for name, words in _CALLS.items():
+            setattr(self.transport, name, _type_of(words)(self.guarded(getattr(self, name))))
+        self.transport.error_text = dict(_Transport._fields_)["error_text"](lambda user, error: ctypes.addressof(self.text))
+
+    def guarded(self, call):
+        """An exception may not leave a callback of C: it becomes an error with its text."""
+        def run(user, *words):
+            try:
+                call(*words)
+                return 0
+            except Exception as error:  # noqa: BLE001
+                self.text.value = str(error).encode()[:500]
+                return 1
+        return run
+
+    def group_begin(self) -> None:
+        pass
+
+    def memory(self, data: int, count: int) -> torch.Tensor:
+        return torch.frombuffer((ctypes.c_uint8 * count).from_address(data), dtype=torch.uint8)
+
+    def send(self, data, count, peer, stream) -> None:
+        self.works.append(dist.isend(self.memory(data, count), dist.get_global_rank(self.group, peer), group=self.group))
+
+    def recv(self, data, count, peer, stream) -> None:
+        self.works.append(dist.irecv(self.memory(data, count), dist.get_global_rank(self.group, peer), group=self.group))
+
+    def group_end(self, stream) -> None:
+        pass
+
+    def wait(self, stream) -> None:
+        works, self.works = self.works, []
+        for work in works:
+            if not work.wait(self.timeout):
+                raise RuntimeError(f"the others did not come within {self.timeout}")
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, cp, options, q, k, v):
+        out, lse = torch.empty_like(q[..., :1].expand(*q.shape[:3], v.shape[3])), q.new_empty(q.shape[:3], dtype=cp.number(q))
+        cp.call("fwd", options, q=q, k=k, v=v, out=out, lse=lse)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.cp, ctx.options = cp, options
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        q, k, v, out, lse = ctx.saved_tensors
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        ctx.cp.call("bwd", ctx.options, q=q, k=k, v=v, out=out, lse=lse, dout=dout.contiguous(), dq=dq, dk=dk, dv=dv)
+        return None, None, dq, dk, dv
+
+
+class ContextParallel:
+    """This rank of a group. Made by context_parallel()."""
+
+    def __init__(self, group, order: str, schedule: str, ranks_per_node: int, timeout: float) -> None:
+        self.group = dist.group.WORLD if group is None else group
+        if dist.get_backend(self.group) != "gloo":
+            raise NotImplementedError(f"context_parallel: a group of backend {dist.get_backend(self.group)}: in this version "
+                                      "attention over ranks runs on the CPU, over gloo")
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.order, self.schedule, self.ranks_per_node = ORDERS[order], SCHEDULES[schedule], ranks_per_node
+        self.library, self.wire, self.plans = _library(), _Wire(self.group, timeout), {}
+        self.context, self.cp = ctypes.c_void_p(), ctypes.c_void_p()
+        opts = _fill(_native.ContextOpts, backend=_native.BACKEND_CPU, memory=_native.MEMORY_HOST,
+                     cpu_threads=torch.get_num_threads())
+        _check(self.library, self.library.stw_context_create(opts, ctypes.byref(self.context)))
+        _check(self.library, self.library.stw_cp_create(ctypes.byref(self.wire.transport), self.rank, self.size,
+                                                        ctypes.byref(self.cp)))
+
+    def close(self) -> None:
+        """Gives plans and memory back; the group is the caller's."""
+        for plan, _ in self.plans.values():
+            self.library.stw_cp_plan_destroy(plan)
+        self.library.stw_cp_destroy(self.cp)
+        self.library.stw_context_destroy(self.context)
+        self.plans, self.cp, self.context = {}, ctypes.c_void_p(), ctypes.c_void_p()
+
+    def rows(self, total: int, rank: int | None = None) -> torch.Tensor:
+        """The rows of a sequence of `total` rows that a rank holds, in its order."""
+        first, count = (ctypes.c_int64 * 2)(), (ctypes.c_int64 * 2)()
+        _check(self.library, self.library.stw_cp_shard(self.order, ctypes.c_int64(total), self.rank if rank is None else rank,
+                                                       self.size, first, count))
+        return torch.cat([torch.arange(a, a + n) for a, n in zip(first, count)])
+
+    def shard(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        """This rank's rows of a whole tensor."""
+        return tensor.index_select(dim, self.rows(tensor.shape[dim]))
+
+    @staticmethod
+    def number(q: torch.Tensor) -> torch.dtype:
+        return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+    def attention(self, q, k, v, *, is_causal: bool = False, scale: float | None = None, total_q: int | None = None,
+                  total_k: int | None = None) -> torch.Tensor:
+        """scaled_dot_product_attention of the whole problem: q [B,Hq,S here,D], k and v [B,Hk,S here,D], Hq a multiple of Hk.
+        total_q, total_k: rows of the whole; None: those of this rank times the group's size, where that is right."""
+        totals = (q.shape[2] * self.size if total_q is None else total_q,
+                  k.shape[2] * self.size if total_k is None else total_k)
+        return _Attention.apply(self, (is_causal, scale, totals), q.contiguous(), k.contiguous(), v.contiguous())
+
+    def plan(self, call: str, options, tensors):
+        key = (call, options, *(tuple(t.shape) for t in tensors.values()), tensors["q"].dtype)
+        if key in self.plans:
+            return self.plans[key]
+        is_causal, scale, (total_q, total_k) = options
+        q, k, v = tensors["q"], tensors["k"], tensors["v"]
+        dtypes = {torch.float16: _native.F16, torch.bfloat16: _native.BF16, torch.float32: _native.F32,
+                  torch.float64: _native.F64}
+        strides = {name: t.stride()[:3] for name, t in tensors.items()}
+        number = {"scale": scale, "flags": _native.ATTN_HAS_SCALE} if scale is not None else {}
+        attn = _fill(_native.AttnDesc, dtype=dtypes[q.dtype], batch=q.shape[0], heads_q=q.shape[1], heads_kv=k.shape[1],
+                     head_dim_qk=q.shape[3], head_dim_v=v.shape[3], max_seq_q=q.shape[2], max_seq_kv=k.shape[2],
+                     mask=_native.MASK_CAUSAL_TOP_LEFT if is_causal else _native.MASK_NONE, **number, **strides)
+        desc = _Desc(struct_size=ctypes.sizeof(_Desc), attn=ctypes.addressof(attn), seq_q=total_q, seq_kv=total_k,
+                     order=self.order, schedule=self.schedule, ranks_per_node=self.ranks_per_node)
+        plan = ctypes.c_void_p()
+        make = getattr(self.library, f"stw_cp_attn_{call}_plan")
+        _check(self.library, make(self.cp, self.context, ctypes.byref(desc), ctypes.byref(plan)))
+        self.plans[key] = plan, self.library.stw_cp_plan_workspace_size(plan)
+        return self.plans[key]
+
+    def call(self, call: str, options, **tensors) -> None:
+        plan, size = self.plan(call, options, tensors)
+        workspace = torch.empty(size, dtype=torch.uint8)
+        args = _fill(_native.AttnArgs, **{name: t.data_ptr() for name, t in tensors.items()})
+        run = getattr(self.library, f"stw_cp_attn_{call}")
+        _check(self.library, run(plan, args, ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(size), None))
+
+
+def context_parallel(group=None, *, order: str = "zigzag", schedule: str = "auto", ranks_per_node: int = 0,
+                     timeout: float = 300.0) -> ContextParallel:
+    """Attention over the ranks of a gloo group (None: all). order: "zigzag" or "contiguous", which rows a rank holds;
+    schedule: "auto", "ring", "all-gather", "ulysses", "2-D" (with ranks_per_node); timeout: seconds a rank waits for another."""
+    return ContextParallel(group, order, schedule, ranks_per_node, timeout)

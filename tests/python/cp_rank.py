@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+"""One rank of test_context_parallel.py: cp_rank.py RANK SIZE STORE"""
+import datetime
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from sternway.torch import context_parallel
+
+
+def whole(shape, seed, dtype):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def check(name, got, want, dtype):
+    allowed = {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2}[dtype]
+    error = (got.double() - want).abs().max().item()
+    if not error <= allowed * max(1.0, want.abs().max().item()):
+        sys.exit(f"{name} of {dtype}: error {error:.3g}")
+
+
+def one(cp, dtype, heads, kv_heads, rows, causal):
+    tensors = [whole((2, h, rows, 16), seed, dtype) for seed, h in enumerate((heads, kv_heads, kv_heads, heads))]
+    q, k, v, dout = (cp.shard(t, 2) for t in tensors)
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    out = cp.attention(*leaves, is_causal=causal, total_q=rows, total_k=rows)
+    got = torch.autograd.grad(out, leaves, dout)
+    refs = [t.double().requires_grad_() for t in tensors[:3]]
+    ref = F.scaled_dot_product_attention(*refs, is_causal=causal, enable_gqa=heads != kv_heads)
+    want = torch.autograd.grad(ref, refs, tensors[3].double())
+    check("out", out, cp.shard(ref, 2), dtype)
+    for name, a, b in zip(("dq", "dk", "dv"), got, want):
+        check(name, a, cp.shard(b, 2), dtype)
+
+
+def main():
+    rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size,
+                            timeout=datetime.timedelta(seconds=60))
+    for order in ("zigzag", "contiguous"):
+        for schedule in ("auto", "ring", "all-gather", "ulysses"):
+            cp = context_parallel(order=order, schedule=schedule)
+            one(cp, torch.float32, 6, 6, 37, True)
+            one(cp, torch.bfloat16, 12, 6, 24, False)
+            one(cp, torch.float64, 6, 6, 11, True)
+            cp.close()
+    cp = context_parallel(timeout=30.0)
+    try:  # ranks that differ hear of it
+        q = torch.zeros(1, 2 if rank else 4, 4, 8)
+        cp.attention(q, q, q)
+        sys.exit("ranks with other heads were not refused")
+    except ValueError as error:
+        if "attn.heads_q is 4 on rank 0 and 2 on rank 1" not in str(error):
+            sys.exit(f"other words: {error}")
+    cp.close()
+    dist.destroy_process_group()
+    print("fine")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Attention over ranks inside dispatch: chunks and what they see against counting, the comparison of descriptors byte
+ * by byte, and where the ticks of all ranks meet: each message that one rank sends another receives in the same tick.
+ * */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "dispatch/cp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- chunks ---- */
+
+static void chunks_cover_all_rows(void **state) {
+    (void)state;
+    for (int64_t rows = 0; rows < 40; ++rows)
+        for (int32_t size = 1; size < 9; ++size)
+            for (int order = STW_CP_CONTIGUOUS; order <= STW_CP_ZIGZAG; ++order) {
+                int held[40] = {0};
+                for (int32_t rank = 0; rank < size; ++rank) {
+                    int64_t first[2], count[2];
+                    assert_int_equal(stw_cp_shard((stw_cp_order)order, rows, rank, size, first, count), STW_OK);
+                    if (order == STW_CP_CONTIGUOUS) assert_int_equal(first[0] + count[0], first[1]);
+                    for (int at = 0; at < 2; ++at)
+                        for (int64_t i = 0; i < count[at]; ++i) held[first[at] + i]++;
+                }
+                for (int64_t i = 0; i < rows; ++i) assert_int_equal(held[i], 1);
+            }
+}
+
+static void zigzag_pairs_first_with_last(void **state) {
+    int64_t first[2], count[2];
+    (void)state;
+    assert_int_equal(stw_cp_shard(STW_CP_ZIGZAG, 80, 1, 4, first, count), STW_OK);
+    assert_int_equal(first[0], 10);
+    assert_int_equal(first[1], 60);
+    assert_int_equal(count[0], 10);
+    assert_int_equal(count[1], 10);
+}
+
+static void pairs_are_counted(void **state) {
+    (void)state;
+    unsigned random = 7;
+    for (int n = 0; n < 4000; ++n) {
+        int64_t v[6];
+        for (int i = 0; i < 6; ++i) {
+            random = random * 1664525u + 1013904223u;
+            v[i] = random >> 16;
+        }
+        const stw_cp_seq seq = {.batch = 1 + n % 2, .low = v[0] % 40 - 30, .high = v[1] % 40 - 12};
+        const stw_cp_chunk q = {v[2] % 20, v[3] % 14}, k = {v[4] % 20, v[5] % 14};
+        int64_t counted = 0;
+        for (int64_t i = q.first; i < q.first + q.count; ++i)
+            for (int64_t j = k.first; j < k.first + k.count; ++j) counted += j - i >= seq.low && j - i <= seq.high;
+        assert_int_equal(stw_cp_sees(&seq, q, k), counted > 0);
+        if (seq.low <= seq.high) assert_int_equal(stw_cp_pairs(&seq, q, k), counted * seq.batch);
+    }
+}
+
+/* ---- the comparison ---- */
+
+static unsigned char captured[16384];
+static size_t captured_bytes;
+
+static int no_group(void *user) {
+    (void)user;
+    return 0;
+}
+static int no_send(void *user, const void *from, size_t bytes, int32_t peer, stw_stream stream) {
+    (void)user, (void)from, (void)bytes, (void)peer, (void)stream;
+    return 0;
+}
+static int no_recv(void *user, void *to, size_t bytes, int32_t peer, stw_stream stream) {
+    (void)user, (void)to, (void)bytes, (void)peer, (void)stream;
+    return 0;
+}
+static int no_end(void *user, stw_stream stream) {
+    (void)user, (void)stream;
+    return 0;
+}
+static int capture(void *user, const void *from, void *to, size_t bytes, stw_stream stream) {
+    (void)stream;
+    assert_true(bytes <= sizeof captured);
+    memcpy(captured, from, captured_bytes = bytes);
+    for (int32_t r = 0; r < *(const int32_t *)user; ++r) memcpy((char *)to + (size_t)r * bytes, from, bytes);
+    return 0;
+}
+
+static stw_cp *make_cp(int32_t rank, int32_t *size) {
+    stw_cp_transport wire = STW_INIT(stw_cp_transport);
+    stw_cp *cp = NULL;
+    wire.name = "capture";
+    wire.user = size;
+    wire.group_begin = no_group;
+    wire.send = no_send;
+    wire.recv = no_recv;
+    wire.group_end = no_end;
+    wire.all_gather = capture;
+    assert_int_equal(stw_cp_create(&wire, rank, *size, &cp), STW_OK);
+    return cp;
+}
+
+static const struct {
+    const char *name;
+    size_t offset, size;
+} own_fields[] = {
+#define STW_CP_OWN(field) {#field, offsetof(stw_attn_desc, field), sizeof((stw_attn_desc *)0)->field},
+#include "dispatch/cp_fields.def"
+};
+
+static int is_own(size_t at) {
+    for (size_t i = 0; i < sizeof own_fields / sizeof own_fields[0]; ++i)
+        if (at >= own_fields[i].offset && at < own_fields[i].offset + own_fields[i].size) return 1;
+    return 0;
+}
+
+/* A field of stw_attn_desc that is neither compared nor listed as each rank's own is found here. */
+static void every_byte_is_compared(void **state) {
+    int32_t size = 1;
+    unsigned char first[sizeof captured];
+    stw_cp *cp = make_cp(0, &size);
+    const stw_cp_desc desc = STW_INIT(stw_cp_desc);
+    stw_attn_desc attn = STW_INIT(stw_attn_desc);
+    (void)state;
+    attn.dtype = STW_F32;
+    assert_int_equal(stw_cp_agree("test", cp, NULL, STW_PLAN_ATTN_BWD, &desc, &attn, STW_OK), STW_OK);
+    memcpy(first, captured, captured_bytes);
+    for (size_t at = 0; at < sizeof attn; ++at) {
+        stw_attn_desc changed = attn;
+        if (is_own(at)) continue;
+        ((unsigned char *)&changed)[at] ^= 1;
+        assert_int_equal(stw_cp_agree("test", cp, NULL, STW_PLAN_ATTN_BWD, &desc, &changed, STW_OK), STW_OK);
+        if (!memcmp(first, captured, captured_bytes)) fail_msg("byte %zu of stw_attn_desc is not compared", at);
+    }
+    stw_cp_destroy(cp);
+}
+
+/* ---- ticks ---- */
+
+static stw_cp_plan *plan_of(stw_context *context, int32_t rank, int32_t *size, stw_cp_schedule schedule,
+                            stw_cp_order order, int64_t window, stw_cp **cp_out) {
+    stw_attn_desc attn = STW_INIT(stw_attn_desc);
+    stw_cp_desc desc = STW_INIT(stw_cp_desc);
+    stw_cp_plan *plan = NULL;
+    int64_t first[2], count[2];
+    *cp_out = make_cp(rank, size);
+    assert_int_equal(stw_cp_shard(order, 100, rank, *size, first, count), STW_OK);
+    attn.dtype = STW_BF16;
+    attn.batch = 2;
+    attn.heads_q = attn.heads_kv = 4;
+    attn.head_dim_qk = attn.head_dim_v = 16;
+    attn.max_seq_q = attn.max_seq_kv = count[0] + count[1];
+    attn.mask = STW_MASK_CAUSAL_TOP_LEFT;
+    if (window) attn.flags |= STW_ATTN_HAS_WINDOW_LEFT, attn.window_left = window;
+    assert_int_equal(stw_layout_bshd(&attn), STW_OK);
+    desc.attn = &attn;
+    desc.seq_q = desc.seq_kv = 100;
+    desc.order = order;
+    desc.schedule = schedule;
+    desc.ranks_per_node = 2;
+    if (stw_cp_attn_bwd_plan(*cp_out, context, &desc, &plan)) fail_msg("%s", stw_last_error());
+    return plan;
+}
+
+/* Tick and step of each move: a tick is its (step, half). */
+static int64_t time_of(const stw_cp_plan *p, const stw_cp_tick *tick) {
+    return (int64_t)tick->step * p->halves + tick->half;
+}
+
+static int sends_at(const stw_cp_plan *p, int64_t time, int32_t peer, int sends, size_t *bytes, int most) {
+    int count = 0;
+    for (int64_t t = 0; t < p->tick_count; ++t)
+        for (int64_t i = 0; i < p->ticks[t].moves && time_of(p, &p->ticks[t]) == time; ++i) {
+            const stw_cp_move *move = &p->moves[p->ticks[t].move + i];
+            if (move->peer == peer && move->sends == sends && count < most) bytes[count++] = move->bytes;
+        }
+    return count;
+}
+
+static void check_meeting(stw_context *context, int32_t size, stw_cp_schedule schedule, stw_cp_order order,
+                          int64_t window) {
+    stw_cp_plan *plans[8];
+    stw_cp *cps[8];
+    for (int32_t r = 0; r < size; ++r) plans[r] = plan_of(context, r, &size, schedule, order, window, &cps[r]);
+    for (int64_t time = 0; time <= 2 * size; ++time)
+        for (int32_t from = 0; from < size; ++from)
+            for (int32_t to = 0; to < size; ++to) {
+                size_t sent[16], got[16];
+                int count = sends_at(plans[from], time, to, 1, sent, 16);
+                assert_int_equal(sends_at(plans[to], time, from, 0, got, 16), count);
+                for (int i = 0; i < count; ++i) assert_int_equal(sent[i], got[i]);
+            }
+    for (int32_t r = 0; r < size; ++r) {
+        stw_cp_plan_destroy(plans[r]);
+        stw_cp_destroy(cps[r]);
+    }
+}
+
+static stw_context *make_context(void) {
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    stw_context *context = NULL;
+    opts.backend = STW_BACKEND_CPU;
+    opts.memory = STW_MEMORY_HOST;
+    opts.cpu_threads = 1;
+    assert_int_equal(stw_context_create(&opts, &context), STW_OK);
+    return context;
+}
+
+static void moves_meet(void **state) {
+    stw_context *context = make_context();
+    (void)state;
+    for (int order = STW_CP_CONTIGUOUS; order <= STW_CP_ZIGZAG; ++order)
+        for (int64_t window = 0; window <= 40; window += 5) {
+            for (int32_t size = 2; size <= 7; ++size)
+                check_meeting(context, size, STW_CP_RING, (stw_cp_order)order, window);
+            check_meeting(context, 4, STW_CP_2D, (stw_cp_order)order, window);
+            check_meeting(context, 8, STW_CP_2D, (stw_cp_order)order, window);
+        }
+    stw_context_destroy(context);
+}
+
+/* Of contiguous shards of 25 rows under a window of 5 keys each rank needs its own keys and the last of its
+ * neighbour's: K and V come from one rank alone, and of the sums one half. */
+static void what_sees_nothing_is_not_sent(void **state) {
+    stw_context *context = make_context();
+    int32_t size = 4;
+    stw_cp *cp;
+    (void)state;
+    stw_cp_plan *plan = plan_of(context, 2, &size, STW_CP_RING, STW_CP_CONTIGUOUS, 5, &cp);
+    const size_t block = 2 * 25 * 4 * 32 * 2, half = 2 * 13 * 4 * 32 * 4;
+    assert_int_equal(plan->steps_run, 2);
+    assert_int_equal(plan->steps_skipped, 2);
+    assert_int_equal(plan->sent_bytes, block + 2 * half); /* its own to rank 3, rank 1's home */
+    stw_cp_plan_destroy(plan);
+    stw_cp_destroy(cp);
+    plan = plan_of(context, 0, &size, STW_CP_RING, STW_CP_CONTIGUOUS, 0, &cp); /* causal: sees its own keys alone */
+    assert_int_equal(plan->steps_run, 1);
+    assert_int_equal(plan->sent_bytes, block + half - 2 * 4 * 32 * 4 + half); /* to rank 1: a block, its sums' halves */
+    stw_cp_plan_destroy(plan);
+    stw_cp_destroy(cp);
+    stw_context_destroy(context);
+}
+
+/* A context of a GPU is refused by name, before anything else of the problem is looked at but its sizes. */
+static void gpus_are_refused(void **state) {
+    stw_context *context = make_context();
+    const stw_backend_ops *cpu = context->ops;
+    stw_backend_ops gpu = *cpu;
+    int32_t size = 1;
+    stw_cp *cp = make_cp(0, &size);
+    stw_attn_desc attn = STW_INIT(stw_attn_desc);
+    stw_cp_desc desc = STW_INIT(stw_cp_desc);
+    stw_cp_plan *plan = NULL;
+    (void)state;
+    attn.dtype = STW_BF16;
+    attn.batch = attn.heads_q = attn.heads_kv = 1;
+    attn.head_dim_qk = attn.head_dim_v = 8;
+    desc.attn = &attn;
+    desc.order = STW_CP_ZIGZAG;
+    gpu.backend = STW_BACKEND_CUDA;
+    context->ops = &gpu;
+    assert_int_equal(stw_cp_attn_bwd_plan(cp, context, &desc, &plan), STW_E_UNSUPPORTED);
+    assert_non_null(strstr(stw_last_error(), "cp_attn_bwd_plan: a context of backend cuda"));
+    assert_int_equal(stw_cp_attn_fwd_plan(cp, context, &desc, &plan), STW_E_UNSUPPORTED);
+    context->ops = cpu;
+    assert_int_equal(stw_cp_attn_bwd_plan(cp, context, &desc, &plan), STW_OK);
+    stw_cp_plan_destroy(plan);
+    stw_cp_destroy(cp);
+    stw_context_destroy(context);
+}
+
+/* ---- memory that runs out ---- */
+
+static int64_t allocations, refused_at; /* counted from 1; 0: none is refused */
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *old, size_t size);
+static int refuse(void) { return ++allocations == refused_at; }
+void *__wrap_malloc(size_t size) { return refuse() ? NULL : __real_malloc(size); }
+void *__wrap_calloc(size_t count, size_t size) { return refuse() ? NULL : __real_calloc(count, size); }
+void *__wrap_realloc(void *old, size_t size) { return refuse() ? NULL : __real_realloc(old, size); }
+
+/* Each allocation of a plan fails once: a status, no leak (the sanitizers look), and the next plan is made. */
+static void each_allocation_fails(void **state) {
+    stw_context *context = make_context();
+    int32_t size = 3;
+    int64_t tried = 0;
+    stw_status status = STW_E_NO_MEMORY;
+    (void)state;
+    stw_cp *cp = make_cp(1, &size);
+    stw_attn_desc attn = STW_INIT(stw_attn_desc);
+    stw_cp_desc desc = STW_INIT(stw_cp_desc);
+    attn.dtype = STW_F32;
+    attn.batch = 1;
+    attn.heads_q = attn.heads_kv = 2;
+    attn.head_dim_qk = attn.head_dim_v = 8;
+    attn.max_seq_q = attn.max_seq_kv = 10;
+    attn.bias_dtype = STW_F32;
+    attn.outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | STW_OUT_DBIAS;
+    assert_int_equal(stw_layout_bshd(&attn), STW_OK);
+    attn.bias = attn.dbias = (stw_bias_strides){600, 300, 30, 1};
+    desc.attn = &attn;
+    desc.seq_q = desc.seq_kv = 30;
+    desc.order = STW_CP_ZIGZAG;
+    desc.schedule = STW_CP_RING;
+    while (status) {
+        stw_cp_plan *plan = NULL;
+        allocations = 0;
+        refused_at = ++tried;
+        status = stw_cp_attn_bwd_plan(cp, context, &desc, &plan);
+        refused_at = 0;
+        if (status && status != STW_E_NO_MEMORY) fail_msg("allocation %lld: %s", (long long)tried, stw_last_error());
+        if (status) assert_null(plan);
+        stw_cp_plan_destroy(plan);
+    }
+    assert_true(tried > 20);
+    stw_cp_destroy(cp);
+    stw_cp_transport wire = STW_INIT(stw_cp_transport);
+    wire.name = "none";
+    wire.group_begin = no_group;
+    wire.send = no_send;
+    wire.recv = no_recv;
+    wire.group_end = no_end;
+    allocations = 0;
+    refused_at = 1;
+    status = stw_cp_create(&wire, 0, 1, &cp);
+    refused_at = 0;
+    assert_int_equal(status, STW_E_NO_MEMORY);
+    stw_context_destroy(context);
+}
+
+/* 8192 rows a rank and more: the figure that the documents promise. */
+static void zigzag_is_balanced(void **state) {
+    (void)state;
+    for (int32_t size = 2; size <= 64; size *= 2) {
+        int64_t rows = 8192 * (int64_t)size + 77;
+        const stw_cp_seq seq = {.batch = 1, .low = -(INT64_C(1) << 60), .high = 0};
+        double most = 0, sum = 0;
+        for (int32_t r = 0; r < size; ++r) {
+            int64_t work = 0;
+            for (int at = 0; at < 2; ++at)
+                work += stw_cp_pairs(&seq, stw_cp_chunk_of(STW_CP_ZIGZAG, rows, r, size, at), (stw_cp_chunk){0, rows});
+            sum += (double)work;
+            if ((double)work > most) most = (double)work;
+        }
+        assert_true(most * size / sum < 1.03);
+        assert_true(sum == (double)rows * (double)(rows + 1) / 2);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_cover_all_rows),
+        cmocka_unit_test(zigzag_pairs_first_with_last),
+        cmocka_unit_test(pairs_are_counted),
+        cmocka_unit_test(every_byte_is_compared),
+        cmocka_unit_test(moves_meet),
+        cmocka_unit_test(what_sees_nothing_is_not_sent),
+        cmocka_unit_test(zigzag_is_balanced),
+        cmocka_unit_test(gpus_are_refused),
+        cmocka_unit_test(each_allocation_fails),
+    };
+    return cmocka_run_group_tests_name("cp", tests, NULL, NULL);
+}

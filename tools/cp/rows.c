@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The rows of cp-conform: each feature over ranks, in both orders and all schedules. Sizes are small and odd: chunks of
+ * unequal lengths, sequences shorter than the ranks, heads that are divisible by 2, 4 and 7 in the rows of Ulysses. */
+#include "cp.h"
+
+#include <stdio.h>
+
+#define BOTH(problem, schedule)                                                                                        \
+    {problem, STW_CP_CONTIGUOUS, STW_CP_##schedule, 0}, {problem, STW_CP_ZIGZAG, STW_CP_##schedule, 0}
+#define ZIGZAG(problem, schedule)     {problem, STW_CP_ZIGZAG, STW_CP_##schedule, 0}
+#define CONTIGUOUS(problem, schedule) {problem, STW_CP_CONTIGUOUS, STW_CP_##schedule, 0}
+#define NODES(problem)                {problem, STW_CP_ZIGZAG, STW_CP_2D, 4}, {problem, STW_CP_CONTIGUOUS, STW_CP_2D, 4}
+
+const cp_row cp_rows[] = {
+    BOTH("attn_bwd:bf16:b2h4k2s93d32", RING),
+    BOTH("attn_bwd:bf16:b1h4k2s128d64:causal_br", RING),
+    BOTH("attn_bwd:f32:b2h4k2s97x121d24x40:causal_br", RING),
+    BOTH("attn_bwd:f16:b2h2s96d64:causal_tl", ALL_GATHER),
+    BOTH("attn_bwd:f64:b1h4k1s67d20:causal_br", RING),
+    ZIGZAG("attn_bwd:bf16:b1h2s140d32:causal_br:wl20", RING),
+    CONTIGUOUS("attn_bwd:bf16:b1h2s140d32:causal_br:wl20", RING),
+    BOTH("attn_bwd:f32:b2h2s140d16:wl9:wr13", RING),
+    ZIGZAG("attn_bwd:f32:b2h2s140d16:wl9:wr13", ALL_GATHER),
+    BOTH("attn_bwd:bf16:b1h4s90d32:sink:grads_qkvs", RING),
+    ZIGZAG("attn_bwd:f32:b2h4k2s90d32:causal_br:sink:dlse:grads_qkvs", RING),
+    BOTH("attn_bwd:f32:b2h4k2s75d32:dlse", ALL_GATHER),
+    BOTH("attn_bwd:bf16:b2h4k2s88d32:causal_br:dropout0.2", RING),
+    ZIGZAG("attn_bwd:f32:b2h4s70d32:alibi:causal_br", RING),
+    ZIGZAG("attn_bwd:f32:b2h4s70d32:alibi:alibi_col", RING),
+    ZIGZAG("attn_bwd:f32:b2h4s70d32:softcap5:causal_br", ALL_GATHER),
+    BOTH("attn_bwd:bf16:b2h4k2s61x83d32:bias_1hqk", RING),
+    ZIGZAG("attn_bwd:f32:b2h2s60d32:bias_bhqk:grads_qkvb:causal_br", RING),
+    ZIGZAG("attn_bwd:f32:b2h2s60d32:bias_1hq1:grads_qkvb", RING),
+    CONTIGUOUS("attn_bwd:f32:b2h2s60d32:bias_bh1k:grads_qkvb", ALL_GATHER),
+    BOTH("attn_bwd:bf16:b5h4k2s60d32:thd:seqs_full:causal_br", RING),
+    BOTH("attn_bwd:f32:b6h2s50x64d32:thd", RING),
+    ZIGZAG("attn_bwd:f32:b6h2s50d32:thd:causal_br:dropout0.3", ALL_GATHER),
+    ZIGZAG("attn_bwd:bf16:b2h2s80d32:biasu8_b1qk", RING),
+    ZIGZAG("attn_bwd:bf16:b1h2s70d32:bias_b11k:grads_qkvb:acc_b:dbias_f32", RING),
+    ZIGZAG("attn_bwd:f32:b4h2s80d32:used", RING),
+    ZIGZAG("attn_bwd:f32:b1h2s90d32:qoff40:koff33:causal_tl:alibi", RING),
+    ZIGZAG("attn_bwd:f32:b2h2s90d32:delta_in:causal_br", RING),
+    ZIGZAG("attn_bwd:f32:b2h2s90d32:delta_out:causal_br", RING),
+    ZIGZAG("attn_bwd:f32:b3h2s60d16:used:delta_out:causal_br", RING),
+    ZIGZAG("attn_bwd:f64:b2h2s40d16:sink:grads_qkvs:causal_br", ALL_GATHER),
+    ZIGZAG("attn_bwd:bf16:b1h2s90d32:dq_f32:dk_f32:dv_f32:acc_qkv:causal_br", RING),
+    ZIGZAG("attn_bwd:bf16:b1h2s90d32:grads_k:causal_br", RING),
+    BOTH("attn_bwd:f32:b2h4k2s90x50d16:causal_br:sink:dlse:grads_qkvs", RING),
+    ZIGZAG("attn_bwd:bf16:b2h2s80x30d16:causal_br:delta_out", ALL_GATHER),
+    ZIGZAG("attn_bwd:f32:b2h2s64d16:data_inf_lse:causal_br", RING),
+    ZIGZAG("attn_bwd:f32:b2h2s64d16:data_dead_rows:causal_br", RING),
+    CONTIGUOUS("attn_bwd:f32:b3h2s40x0d16:sink:dlse:grads_qkvs", RING),
+    ZIGZAG("attn_bwd:f32:b3h2s0x40d16", RING),
+    ZIGZAG("attn_bwd:f32:b0h2s40d16:causal_br", RING),
+    ZIGZAG("attn_bwd:bf16:b5h2s40d16:thd:seqs_zeros:causal_br", RING),
+    ZIGZAG("attn_bwd:f32:b4h84s40x50d8:used:bhsd:causal_br:delta_in", ULYSSES),
+    ZIGZAG("attn_bwd:f32:b1h2s5d32:causal_br", RING),
+    CONTIGUOUS("attn_bwd:f32:b1h2s3x1d32", ALL_GATHER),
+    BOTH("attn_bwd:bf16:b2h84s40d16:causal_br", ULYSSES),
+    ZIGZAG("attn_bwd:f32:b1h168k84s40d16:dropout0.2:alibi:sink:dlse:grads_qkvs", ULYSSES),
+    ZIGZAG("attn_bwd:f32:b5h84s30d8:thd:causal_br", ULYSSES),
+    NODES("attn_bwd:bf16:b2h8k4s90d16:causal_br"),
+    NODES("attn_bwd:f32:b4h8k4s60d16:thd:causal_br:dropout0.2"),
+    ZIGZAG("attn_bwd:bf16:b1h4s96d32:causal_br", AUTO),
+};
+const int cp_row_count = sizeof cp_rows / sizeof cp_rows[0];
+
+void cp_row_name(const cp_row *row, char *text, size_t capacity) {
+    static const char *const schedules[] = {"auto", "ring", "all-gather", "ulysses", "2-D"};
+    snprintf(text, capacity, "%s %s %s", row->order == STW_CP_ZIGZAG ? "zigzag" : "contiguous",
+             schedules[row->schedule], row->problem);
+}
