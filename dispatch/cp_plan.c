@@ -129,6 +129,10 @@ static stw_status check_choices(const stw_cp_plan *p) {
         return stw_fail(STW_E_UNSUPPORTED,
                         "%s: attn.dropout_map %s counts positions of one call: over ranks it is philox 0", p->call,
                         p->attn.dropout_map == STW_DROPOUT_MEM_EFF ? "mem_eff 1" : "flash2 2");
+    if (p->attn.interval_form != STW_INTERVALS_NONE || p->attn.flags & STW_ATTN_BLOCK_MASK)
+        return stw_fail(STW_E_UNSUPPORTED,
+                        "%s: attn.%s: in this version masks over ranks are causal ones and windows, or a bias of bytes",
+                        p->call, p->attn.interval_form != STW_INTERVALS_NONE ? "interval_form" : "block_mask");
     if (p->context->ops->backend != STW_BACKEND_CPU)
         return stw_fail(STW_E_UNSUPPORTED,
                         "%s: a context of backend %s: in this version attention over ranks runs on the CPU backend; "

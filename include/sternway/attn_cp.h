@@ -112,7 +112,8 @@ typedef struct stw_cp_desc {
      * rank holds (stw_cp_shard()), batch and heads are those of the whole. The mask and its shift are those of the
      * whole: Lq and Lk are whole lengths. A bias has this rank's rows and all keys: [B,Hq,rows here,seq_kv]
      * (packed: rows and keys of a sequence), and so has its gradient; that of a bias that is broadcast over rows is
-     * the sum over the ranks, on each of them. dSink too. dropout_map: STW_DROPOUT_PHILOX. Read, not kept. */
+     * the sum over the ranks, on each of them. dSink too. dropout_map: STW_DROPOUT_PHILOX. Interval and block
+     * masks are refused. Read, not kept. */
     const stw_attn_desc *attn;
     int64_t seq_q;  /**< dense: Sq of the whole problem, 0..2^31-1; packed: 0 */
     int64_t seq_kv; /**< as seq_q, of the keys */

@@ -141,6 +141,14 @@ static void other_map(small_problem *p) {
     p->attn.dropout_p = 0.5;
     p->attn.dropout_map = STW_DROPOUT_FLASH2;
 }
+static void intervals(small_problem *p) {
+    p->attn.interval_form = STW_INTERVALS_FROM;
+    stw_layout_bshd(&p->attn);
+}
+static void block_mask(small_problem *p) {
+    p->attn.flags |= STW_ATTN_BLOCK_MASK;
+    stw_layout_bshd(&p->attn);
+}
 static void bias_of_ulysses(small_problem *p) {
     p->attn.bias_dtype = STW_F32;
     p->desc.schedule = STW_CP_ULYSSES;
@@ -175,6 +183,8 @@ static const change changes[] = {
     {used_beyond, STW_E_INVALID, "used_kv[0] is 9, accepted: 0..8"},
     {far_offset, STW_E_INVALID, "k_offset 1099511627777 is beyond"},
     {other_map, STW_E_UNSUPPORTED, "attn.dropout_map flash2 2 counts positions of one call"},
+    {intervals, STW_E_UNSUPPORTED, "attn.interval_form: in this version masks over ranks are"},
+    {block_mask, STW_E_UNSUPPORTED, "attn.block_mask: in this version masks over ranks are"},
     {bias_of_ulysses, STW_E_UNSUPPORTED, "schedule ulysses: a bias lies with the rows of its rank"},
     {unknown_node, STW_E_UNSUPPORTED, "schedule 2-D: ranks_per_node is not known"},
     {narrow_bias, STW_E_INVALID, "dbias"},
