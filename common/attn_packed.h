@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which sides of an attention problem are packed, and what that means for masks in memory. Every reader of a descriptor asks here. */
+ * Which sides of an attention problem are packed, and whether keys of intervals are numbered through the pack. Every
+ * reader of a descriptor asks here. */
 #ifndef STW_COMMON_ATTN_PACKED_H
 #define STW_COMMON_ATTN_PACKED_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Masks in memory on the CPU: which tiles intervals and a block mask leave out, which they cut. A phase of its own makes
- * what a block of keys hides, 32 bytes of the workspace a block, once for all heads that share the mask. Called by every
- * other phase. */
+ * Masks in memory on the CPU: which tiles intervals and a block mask leave out, which they cut. A phase of its own
+ * makes what a block of keys hides, 32 bytes of the workspace a block, once for all heads that share the mask. Called
+ * by every other phase. */
 #include "cpu.h"
 
 #include <string.h>

@@ -55,6 +55,30 @@ def masks():
     return picture
 
 
+def intervals():
+    """Masks of docs/masks.md on 12 tokens, as the bounds of their intervals give them."""
+    picture, size, cell = Picture(), 12, 13
+    lengths = (5, 3, 4)
+    starts = [sum(lengths[:n]) for n, length in enumerate(lengths) for _ in range(length)]
+    ends = [start + length for start, length in zip(starts, (length for length in lengths for _ in range(length)))]
+    branch = [size if j < 4 else 4 + (j - 4) // 4 * 4 + 4 for j in range(size)]
+    kinds = (  # name, beside a causal mask, rows that do not see key j: from [0] on, and below [1]
+        ("documents, causal: from", True, [(end, 0) for end in ends]),
+        ("documents: from, below", False, list(zip(ends, starts))),
+        ("prefix of 4: from, below", False, [(size, 0 if j < 4 else j) for j in range(size)]),
+        ("tree, causal: from", True, [(end, 0) for end in branch]),
+        ("window 2, 1 sink, causal: from", True, [(size if j < 1 else j + 3, 0) for j in range(size)]),
+        ("padding: range", False, [(0 if j < 2 or j > 9 else size, 0) for j in range(size)]))
+    for n, (name, causal, hidden) in enumerate(kinds):
+        left, top = 14 + n % 3 * (size * cell + 34), 30 + n // 3 * (size * cell + 34)
+        picture.words(left, top - 6, name, 10)
+        for i in range(size):
+            for j in range(size):
+                seen = hidden[j][1] <= i < hidden[j][0] and not (causal and j > i)
+                picture.cell(left + j * cell, top + i * cell, "", COLOURS[0] if seen else HIDDEN, cell, cell)
+    return picture
+
+
 def layouts():
     """The order of rows of head_dim elements in memory."""
     picture, heads, wide = Picture(), 2, 48
@@ -213,7 +237,7 @@ def dispatch():
 
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
-    for draw in (masks, layouts, lse, philox, mem_eff, flash2, jagged, dispatch):
+    for draw in (masks, intervals, layouts, lse, philox, mem_eff, flash2, jagged, dispatch):
         (folder / f"{draw.__name__}.svg").write_text(draw().svg())
 
 

@@ -19,7 +19,8 @@ sternway = pytest.importorskip("sternway")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README, START, MIGRATION = ROOT / "README.md", ROOT / "docs/getting-started/pytorch.md", ROOT / "docs/migration.md"
-EXPECTED = {README: 1, START: 9, MIGRATION: 2}  # programs, so that a fence that is written otherwise is not lost
+MASKS = ROOT / "docs/masks.md"
+EXPECTED = {README: 1, START: 9, MIGRATION: 2, MASKS: 8}  # programs, so that a fence that is written otherwise is not lost
 
 
 def programs(document: pathlib.Path) -> list:

@@ -3,6 +3,9 @@
 dense mask, FlexAttention's BlockMask, and what is refused."""
 from __future__ import annotations
 
+import pathlib
+import runpy
+
 import numpy as np
 import pytest
 
@@ -11,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from sternway import masks  # noqa: E402
 
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 S = 150
 IDS = np.repeat([3, 1, 4, 1], [40, 1, 70, 39])
 PARENTS, STARTS = np.array([-1, 0, 1, 1, 0]), np.array([0, 50, 60, 80, 110, 150])
@@ -158,3 +162,10 @@ def test_refusals():
         masks.tree(np.array([-1, 0, -1, 1]), np.arange(5))
     with pytest.raises(sternway.InvalidError, match="flex_attention|BlockMask"):
         sternway.torch.flex_attention(q, k, v, block_mask=3)
+
+
+def test_example():
+    """Real texts in one sequence have the gradients that each has alone."""
+    if not (EXAMPLES / "minilm.safetensors").exists():
+        pytest.skip("packages leave minilm.safetensors out")
+    runpy.run_path(str(EXAMPLES / "documents.py"), run_name="__main__")

@@ -101,6 +101,25 @@ static double naive_alibi(const fixture *f, int64_t b, int64_t h, int64_t i, int
     return d->flags & STW_ATTN_ALIBI_COLUMN ? slope * (double)key : -slope * fabs((double)ahead);
 }
 
+/* Intervals and block mask, each as a table of what the bounds hide. */
+static int naive_hides(const fixture *f, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const stw_attn_desc *d = &f->desc;
+    const int64_t row = i + (f->args.q_offsets ? f->args.q_offsets[b] : f->args.q_offset), far = INT64_C(1) << 40;
+    if (d->flags & STW_ATTN_BLOCK_MASK && !f->args.block_mask[b * d->block_mask.batch + h * d->block_mask.head])
+        return 1;
+    if (!d->interval_form) return 0;
+    const int64_t h_kv = h / (d->heads_q / d->heads_kv);
+    const int32_t *c = f->args.intervals + b * d->intervals.batch + h_kv * d->intervals.head + j * d->intervals.key;
+    const int64_t ranges[6][2][2] = {[STW_INTERVALS_FROM] = {{c[0], far}},
+                                     [STW_INTERVALS_RANGE] = {{c[0], c[1]}},
+                                     [STW_INTERVALS_FROM_BELOW] = {{c[0], far}, {-far, c[1]}},
+                                     [STW_INTERVALS_RANGE_BELOW] = {{c[0], c[1]}, {-far, c[2]}},
+                                     [STW_INTERVALS_TWO_RANGES] = {{c[0], c[1]}, {c[2], c[3]}}};
+    for (int n = 0; n < 2; ++n)
+        if (row >= ranges[d->interval_form][n][0] && row < ranges[d->interval_form][n][1]) return 1;
+    return 0;
+}
+
 static double naive_score(const fixture *f, int64_t b, int64_t h, int64_t i, int64_t j) {
     const stw_attn_desc *d = &f->desc;
     const float *q = f->args.q, *k = f->args.k;
@@ -115,7 +134,7 @@ static double naive_score(const fixture *f, int64_t b, int64_t h, int64_t i, int
     if (d->bias_dtype == STW_U8 && !((const unsigned char *)f->args.bias)[fixture_bias_index(f, b, h, i, j)])
         return -INFINITY;
     s += naive_alibi(f, b, h, i, j, &seen);
-    return seen ? s : -INFINITY;
+    return seen && !naive_hides(f, b, h, i, j) ? s : -INFINITY;
 }
 
 /* Row (b, h, i) of the forward against the naive one. Scores here are small: no maximum is subtracted. */

@@ -71,7 +71,7 @@ class Bench(CommandTest):
         self.assertTrue(all(None not in row and None not in row.values() for row in rows))
 
     def test_suites(self):
-        self.assert_refused(bench("--suite", "most"), "--suite most: usual, fa, classes or jagged")
+        self.assert_refused(bench("--suite", "most"), "--suite most: usual, fa, classes, jagged or masks")
 
     def test_every_problem_of_the_suites_can_be_planned(self):
         lines = re.findall(r'"((?:attn_bwd|jagged_\w+):[^"]+)"', (SOURCE / "tools/bench/suites.c").read_text())

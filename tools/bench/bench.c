@@ -152,7 +152,7 @@ int stw_tool_bench(int argc, char **argv) {
     int exit = stw_tool_parse(&parser, argc, argv, &s), count;
     if (!exit) exit = stw_tool_device_opts("bench", &s.device);
     if (!exit && !bench_suite(s.suite, "", &count)) {
-        stw_tool_error("bench", NULL, "--suite %.40s: usual, fa, classes or jagged is accepted", s.suite);
+        stw_tool_error("bench", NULL, "--suite %.40s: usual, fa, classes, jagged or masks is accepted", s.suite);
         exit = STW_EXIT_USAGE;
     }
     if (!exit && s.compare) exit = bench_compare_open(s.compare, &s.report.old);

@@ -92,6 +92,33 @@ static const char *const classes_problems[] = {
     "attn_bwd:bf16:b304h16s1024d128:thd:causal_br",
 };
 
+/* Masks in memory beside the problem without one, at lengths where what is hidden pays. */
+static const char *const masks_gpu_problems[] = {
+    "attn_bwd:bf16:b1h16s8192d128:causal_br",
+    "attn_bwd:bf16:b1h16s8192d128",
+    "attn_bwd:bf16:b1h16s8192d128:intervals_from_below:draw_causal",
+    "attn_bwd:bf16:b1h16s8192d128:intervals_from:causal_br:draw_documents:draw1024",
+    "attn_bwd:bf16:b1h16s8192d128:intervals_from_below:draw_prefix:draw2048",
+    "attn_bwd:bf16:b1h16s8192d128:intervals_from:causal_br:draw_sliding:draw1024",
+    "attn_bwd:bf16:b1h16s8192d128:intervals_from:causal_br:draw_tree:draw512",
+    "attn_bwd:bf16:b1h16s8192d128:blockmask",
+    "attn_bwd:bf16:b1h16s32768d64:causal_br",
+    "attn_bwd:bf16:b1h16s32768d64:intervals_from:causal_br:draw_documents:draw2048",
+    "attn_bwd:bf16:b1h16s32768d128:intervals_from:causal_br:draw_documents:draw2048",
+    "attn_bwd:bf16:b1h16s32768d128:intervals_from:causal_br:draw_tree:draw512",
+    "attn_bwd:bf16:b1h16s8192d128:intervals_from:causal_br:draw_documents:draw1024:det",
+};
+static const char *const masks_cpu_problems[] = {
+    "attn_bwd:f32:b1h2s4096d64",
+    "attn_bwd:f32:b1h2s4096d64:causal_br",
+    "attn_bwd:f32:b1h2s4096d64:intervals_from_below:draw_causal",
+    "attn_bwd:f32:b1h2s4096d64:intervals_from_below:draw_chunk:draw512",
+    "attn_bwd:f32:b1h2s4096d64:intervals_from_below:draw_chunk:draw128",
+    "attn_bwd:f32:b1h2s4096d64:intervals_from:causal_br:draw_documents:draw512",
+    "attn_bwd:f32:b1h2s4096d64:intervals_from:causal_br:draw_tree:draw128",
+    "attn_bwd:f32:b1h2s4096d64:blockmask",
+};
+
 /* 512 components of mixed size in a buffer of 65536 x 4096; a fifth of them as long as any. */
 static const char *const jagged_gpu_problems[] = {
     "jagged_gelu:bf16:c512l256t65536i4096",
@@ -141,6 +168,8 @@ const char *const *bench_suite(const char *name, const char *arch, int *count_ou
     if (!strcmp(name, "classes")) return *count_out = COUNT(classes_problems), classes_problems;
     int cpu = !strcmp(arch, "cpu");
     if (!strcmp(name, "jagged") && cpu) return *count_out = COUNT(jagged_cpu_problems), jagged_cpu_problems;
+    if (!strcmp(name, "masks") && cpu) return *count_out = COUNT(masks_cpu_problems), masks_cpu_problems;
+    if (!strcmp(name, "masks")) return *count_out = COUNT(masks_gpu_problems), masks_gpu_problems;
     if (!strcmp(name, "jagged")) return *count_out = COUNT(jagged_gpu_problems), jagged_gpu_problems;
     if (strcmp(name, "usual")) return NULL;
     if (cpu) return *count_out = COUNT(cpu_problems), cpu_problems;

@@ -4,6 +4,7 @@
 #include "info.h"
 
 #include "tools/problem/jagged.h"
+#include "tools/verify/verify.h"
 #include "common/arch.h"
 
 #include <stdio.h>
@@ -200,6 +201,17 @@ static void print_text(char *text) {
         stw_tool_print_line(line, 4);
 }
 
+/* What the problem's masks leave of its tiles: kernels leave out what is hidden, and test pairs of what is cut. */
+static void print_masks(const subject *s) {
+    int64_t counts[3];
+    if (s->is_jagged || (!s->attn.desc.interval_form && !(s->attn.desc.flags & STW_ATTN_BLOCK_MASK))) return;
+    if (stw_verify_mask_share(&s->attn, counts)) return;
+    double all = (double)(counts[0] + counts[1] + counts[2]);
+    if (all > 0)
+        printf("tiles of 128x128, masks as drawn: %.2f%% visible, %.2f%% partial\n",
+               100 * (double)(counts[1] + counts[2]) / all, 100 * (double)counts[1] / all);
+}
+
 int stw_tool_explain(int argc, char **argv) {
     explain_request request = {0};
     request.device.opts.memory = STW_MEMORY_BUFFERS;
@@ -223,6 +235,7 @@ int stw_tool_explain(int argc, char **argv) {
         stw_tool_print_json(info_explain_document(request.problem, text));
     } else if (!status) {
         print_text(text);
+        print_masks(problem);
     } else if (request.json) {
         stw_tool_print_json_error(status);
     }

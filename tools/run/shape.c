@@ -268,8 +268,8 @@ static int block_mask_shape(run_problem *p) {
     int status = expect_shape(p, "block_mask", tensor, "[B,1|Hq,Sq/128,Sk/128]", 4, shape);
     if (status) return status;
     d->flags |= STW_ATTN_BLOCK_MASK;
-    d->block_mask = (stw_block_mask_strides){heads * shape[2] * shape[3], heads > 1 ? shape[2] * shape[3] : 0, shape[3],
-                                             1};
+    d->block_mask =
+        (stw_block_mask_strides){heads * shape[2] * shape[3], heads > 1 ? shape[2] * shape[3] : 0, shape[3], 1};
     set_shape(p, RUN_BLOCK_MASK, tensor->type, 4, shape);
     return 0;
 }

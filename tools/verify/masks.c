@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/attn_packed.h"
+#include "common/params/attn_hidden.h"
 
 typedef struct range {
     int64_t first, end;
@@ -173,4 +174,80 @@ void stw_verify_fill_masks(stw_verify_case *c) {
     for (int64_t b = 0; c->present[STW_VERIFY_INTERVALS] && b < d->batch; ++b)
         for (int64_t h = 0; h < (d->intervals.head ? d->heads_kv : 1); ++h) fill_intervals(c, b, h);
     if (c->present[STW_VERIFY_BLOCK_MASK]) fill_block_mask(c);
+}
+
+/* ---- how much of a problem its masks leave ---- */
+
+/* The same sequences and masks with nothing else: head dims of 1, no bias. */
+static stw_status masks_alone(const stw_problem *problem, stw_problem *alone) {
+    const uint32_t kept = STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT | STW_ATTN_HAS_SHIFT |
+                          STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV | STW_ATTN_BLOCK_MASK;
+    *alone = *problem;
+    stw_attn_desc *d = &alone->desc;
+    const stw_problem_layout layout = {.mask_heads = d->intervals.head || d->block_mask.head};
+    d->dtype = STW_F16;
+    d->dq_dtype = d->dk_dtype = d->dv_dtype = d->dbias_dtype = d->bias_dtype = STW_DTYPE_NONE;
+    d->head_dim_qk = d->head_dim_v = 1;
+    d->flags &= kept;
+    d->outputs = d->accumulate = 0;
+    alone->data = STW_DATA_NORMAL;
+    alone->skew = 0;
+    return stw_problem_set_strides(d, &layout);
+}
+
+typedef enum sight { HIDDEN, CUT, OPEN } sight;
+
+/* Of mask, window and used lengths: rows i0..i1-1, keys j0..j1-1. */
+static sight sight_of_band(const stw_verify_case *c, int64_t b, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+    int64_t low[2], end[2];
+    stw_verify_visible(c, b, i0, &low[0], &end[0]);
+    stw_verify_visible(c, b, i1 - 1, &low[1], &end[1]);
+    if (j0 >= end[1] || j1 <= low[0]) return HIDDEN;
+    return j0 >= low[1] && j1 <= end[0] && low[0] < end[0] ? OPEN : CUT;
+}
+
+/* Of one sequence and query head: adds its tiles. */
+static void count_tiles(const stw_verify_case *c, const stw_attn_params *p, int64_t b, int64_t h, int64_t counts[3]) {
+    const stw_attn_desc *d = &c->problem.desc;
+    const stw_verify_span *rows = &c->q[b], *keys = &c->kv[b];
+    const stw_seq_span q = {rows->first, rows->rows, rows->used, rows->offset};
+    const stw_seq_span kv = {keys->first, keys->rows, keys->used, keys->offset};
+    for (int64_t j0 = 0; j0 < keys->used; j0 += STW_MASK_BLOCK) {
+        int64_t j1 = j0 + STW_MASK_BLOCK < keys->used ? j0 + STW_MASK_BLOCK : keys->used;
+        stw_hidden_block hidden = stw_hidden_block_of_none();
+        for (int64_t j = j0; j < j1 && p->interval_form; ++j) {
+            stw_hidden_rows of_key =
+                stw_hidden_rows_of(p, &q, stw_interval_at(p, &kv, b, h / (d->heads_q / d->heads_kv), j));
+            stw_hidden_block_add(&hidden, &of_key);
+        }
+        for (int64_t i0 = 0; i0 < rows->used; i0 += STW_MASK_BLOCK) {
+            int64_t i1 = i0 + STW_MASK_BLOCK < rows->used ? i0 + STW_MASK_BLOCK : rows->used;
+            sight seen = sight_of_band(c, b, i0, i1, j0, j1);
+            if (p->interval_form && stw_hidden_block_hides_all(&hidden, i0, i1)) seen = HIDDEN;
+            if (p->block_mask.data && !stw_block_mask_at(p, b, h, i0, j0)) seen = HIDDEN;
+            if (seen == OPEN && p->interval_form && !stw_hidden_block_hides_none(&hidden, i0, i1)) seen = CUT;
+            ++counts[seen];
+        }
+    }
+}
+
+stw_status stw_verify_mask_share(const stw_problem *problem, int64_t counts[3]) {
+    stw_problem alone;
+    stw_verify_case c;
+    stw_status status = masks_alone(problem, &alone);
+    if (!status) status = stw_verify_build_inputs(&alone, &c);
+    if (status) return status;
+    const stw_attn_desc *d = &c.problem.desc;
+    const stw_attn_args args = stw_verify_args(&c, c.host);
+    const stw_attn_params p = {
+        .intervals = {args.intervals, d->intervals.batch, d->intervals.head, d->intervals.key, d->intervals.bound},
+        .block_mask = {args.block_mask, d->block_mask.batch, d->block_mask.head, d->block_mask.query,
+                       d->block_mask.key},
+        .features = stw_attn_intervals_through_pack(d) ? STW_FEAT_PACKED_INTERVALS : 0,
+        .interval_form = d->interval_form};
+    counts[0] = counts[1] = counts[2] = 0;
+    for (int64_t b = 0; b < d->batch; ++b)
+        for (int64_t h = 0; h < d->heads_q; ++h) count_tiles(&c, &p, b, h, counts);
+    stw_verify_free(&c);
+    return STW_OK;
 }

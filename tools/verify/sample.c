@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 stw_status stw_verify_sample_forward(stw_verify_case *c, stw_context *context, stw_verify_device *device) {
@@ -97,6 +98,16 @@ static stw_attn_args part_args(const stw_verify_case *c, const unsigned char *af
         a.alibi_slopes =
             (const float *)(const void *)(c->host + c->offset[STW_VERIFY_ALIBI] +
                                           (size_t)(s->b * d->alibi_stride_batch + s->h) * stw_dtype_size(number));
+    if (c->present[STW_VERIFY_INTERVALS]) {
+        int64_t key = stw_attn_intervals_through_pack(d) ? (c->kv[s->b].first + j0) * d->intervals.key
+                                                         : s->b * d->intervals.batch + j0 * d->intervals.key;
+        a.intervals = (const int32_t *)(const void *)(c->host + c->offset[STW_VERIFY_INTERVALS]) + key +
+                      s->kv_head * d->intervals.head;
+    }
+    if (c->present[STW_VERIFY_BLOCK_MASK])
+        a.block_mask = c->host + c->offset[STW_VERIFY_BLOCK_MASK] + s->b * d->block_mask.batch +
+                       s->h * d->block_mask.head + i0 / STW_MASK_BLOCK * d->block_mask.query +
+                       j0 / STW_MASK_BLOCK * d->block_mask.key;
     a.dropout_seed = (uint64_t)c->problem.dropout_seed;
     a.dropout_offset = (uint64_t)c->problem.dropout_offset;
     a.q_offset = c->q[s->b].offset + i0;
@@ -135,6 +146,11 @@ static void judge_part(const stw_verify_case *c, const stw_attn_desc *d, const s
     stw_expectation_free(&expectation);
 }
 
+/* A part begins where a block of a block mask does. */
+static int64_t start_of_part(const stw_attn_desc *d, int64_t first) {
+    return d->flags & STW_ATTN_BLOCK_MASK ? first - first % STW_MASK_BLOCK : first;
+}
+
 void stw_verify_sample_judge(const stw_verify_case *c, const unsigned char *after, int64_t b, int64_t rows,
                              stw_verify_result *result, int *judged_out) {
     const stw_attn_desc *d = &c->problem.desc;
@@ -144,13 +160,13 @@ void stw_verify_sample_judge(const stw_verify_case *c, const unsigned char *afte
     *judged_out = !(d->dropout_p > 0 && d->dropout_map != STW_DROPOUT_PHILOX) && lq > 0 && lk > 0;
     if (!*judged_out) return;
     if (outputs & STW_OUT_DQ) { /* the last rows: those see most and lie farthest */
-        int64_t n = rows < lq ? rows : lq;
-        stw_attn_desc part = part_desc(c, &s, n, lk, STW_OUT_DQ);
-        stw_attn_args args = part_args(c, after, &s, lq - n, 0);
+        int64_t i0 = start_of_part(d, rows < lq ? lq - rows : 0);
+        stw_attn_desc part = part_desc(c, &s, lq - i0, lk, STW_OUT_DQ);
+        stw_attn_args args = part_args(c, after, &s, i0, 0);
         judge_part(c, &part, &args, after, result);
     }
     if (outputs & (STW_OUT_DK | STW_OUT_DV)) { /* keys from the middle */
-        int64_t n = rows < lk ? rows : lk, j0 = (lk - n) / 2;
+        int64_t n = rows < lk ? rows : lk, j0 = start_of_part(d, (lk - n) / 2);
         stw_attn_desc part = part_desc(c, &s, lq, n, outputs & (STW_OUT_DK | STW_OUT_DV));
         stw_attn_args args = part_args(c, after, &s, 0, j0);
         judge_part(c, &part, &args, after, result);
@@ -171,7 +187,7 @@ void stw_verify_sample_judge_forward(const stw_verify_case *c, const unsigned ch
     const stw_attn_desc *d = &c->problem.desc;
     const stw_dtype number = stw_dtype_of_rows(d->dtype);
     sample s = sample_of(c, b);
-    int64_t lq = c->q[b].used, lk = c->kv[b].used, n = rows < lq ? rows : lq, first = lq - n;
+    int64_t lq = c->q[b].used, lk = c->kv[b].used, first = start_of_part(d, rows < lq ? lq - rows : 0), n = lq - first;
     *judged_out = !(d->dropout_p > 0 && d->dropout_map != STW_DROPOUT_PHILOX) && lq > 0 && lk > 0 &&
                   !stw_verify_is_extreme(&c->problem);
     if (!*judged_out) return;

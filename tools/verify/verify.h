@@ -88,6 +88,10 @@ void stw_verify_fill_delta(stw_verify_case *c); /* a given delta, once out and d
 uint64_t stw_verify_random(uint64_t seed, uint64_t stream, uint64_t index); /* uniform 64 bits */
 double stw_verify_normal(uint64_t seed, uint64_t stream, uint64_t index);   /* N(0,1)          */
 
+/* Tiles of 128 rows and keys, all heads, that all masks of the problem hide, cut and leave whole; masks in memory as
+ * they are drawn. Errors: those of stw_verify_build_inputs. */
+stw_status stw_verify_mask_share(const stw_problem *problem, int64_t counts[3]);
+
 /* ---- results -------------------------------------------------------------------------------------- */
 
 typedef enum stw_verify_outcome { STW_VERIFY_OK, STW_VERIFY_FAIL, STW_VERIFY_SKIP } stw_verify_outcome;
