@@ -31,7 +31,8 @@ static const struct argp_option options[] = {
     {"peak-bandwidth", KEY_BANDWIDTH, "GB/S", 0, "the same of its memory, for operations without products", 0},
     {"suite", KEY_SUITE, "NAME", 0,
      "the problems where none is given: usual (the default), fa (bf16, 16384 tokens, head dims 64 and 128, "
-     "lengths 512 to 16384), classes (one or two of every class, for GPUs) or jagged (the nested operations)",
+     "lengths 512 to 16384), classes (one or two of every class, for GPUs), jagged (the nested operations) or "
+     "masks (in memory, beside the problem without one)",
      0},
     {"compare", KEY_COMPARE, "FILE", 0, "an older document of --json: tells faster, slower and the same apart", 0},
     {"csv", KEY_CSV, NULL, 0, "comma-separated values; a comparison's summary on standard error", 0},
