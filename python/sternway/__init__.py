@@ -3,7 +3,8 @@
 
     gradients = sternway.attn_bwd(dout, q, k, v, out, lse, mask="causal")     # numpy, CuPy, JAX arrays, torch tensors
 
-sternway.masks makes masks of documents, prefixes and trees, sternway.jagged has the nested operations, sternway.torch the PyTorch operators and the drop-in (`enable()`),
+sternway.masks makes masks of documents, prefixes and trees, sternway.jagged has the nested operations,
+sternway.torch the PyTorch operators and the drop-in (`enable()`),
 sternway.flash_attn the functions of the flash-attn package. Everything of the C interface is here too: Context,
 AttnDesc, AttnArgs, JaggedDesc, JaggedArgs and the plans of a Context; attributes are the C fields
 (include/sternway/*.h)."""

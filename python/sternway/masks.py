@@ -91,8 +91,8 @@ def chunks(length: int, chunk: int, *, causal: bool = True, like: Any = None) ->
 
 
 def prefix(length: int, prefixes: Any, *, like: Any = None) -> Intervals:
-    """Every token sees the prefix, and what is not behind itself; for calls without a causal mask. prefixes: its tokens,
-    a number or [B]."""
+    """Every token sees the prefix, and what is not behind itself; for calls without a causal mask. prefixes: its
+    tokens, a number or [B]."""
     import numpy
     j = numpy.arange(length)
     sizes = numpy.atleast_1d(_numpy(prefixes))[:, None]
@@ -102,7 +102,8 @@ def prefix(length: int, prefixes: Any, *, like: Any = None) -> Intervals:
 
 def tree(parents: Any, starts: Any, *, like: Any = None) -> Intervals:
     """A token sees its own node up to itself, and the nodes above; for calls with mask="causal". parents: [nodes], the
-    node above each, -1 for none, in depth-first order; starts: [nodes + 1], the first token of each, then their number."""
+    node above each, -1 for none, in depth-first order; starts: [nodes + 1], the first token of each, then how many
+    there are."""
     import numpy
     above, first = _numpy(parents).tolist(), _numpy(starts).tolist()
     end: list[int] = [0] * len(above)
@@ -111,8 +112,8 @@ def tree(parents: Any, starts: Any, *, like: Any = None) -> Intervals:
         while walk >= 0 and walk != parent:
             walk = above[walk]
         if walk != parent or first[n + 1] < first[n]:
-            raise _native.InvalidError(f"sternway: node {n} of the tree: parents are in depth-first order, starts do not "
-                                       "decrease")
+            raise _native.InvalidError(f"sternway: node {n} of the tree: parents are in depth-first order, starts do "
+                                       "not decrease")
     for n in range(len(above)):
         behind = n + 1
         while behind < len(above) and above[behind] >= n:
@@ -177,9 +178,9 @@ def _runs(shown: Any) -> tuple[Any, Any]:
 
 
 def from_pairs(shown: Any, heads_kv: int | None = None) -> Intervals | BlockMask:
-    """A tensor of PyTorch, bool [B,H,rows,keys], as a block mask where it is one, else as intervals. heads_kv: key heads,
-    where H is the number of query heads. Raises UnsupportedError for a column of more than two hidden intervals, or
-    where query heads that share a key head see differently."""
+    """A tensor of PyTorch, bool [B,H,rows,keys], as a block mask where it is one, else as intervals. heads_kv: key
+    heads, where H is the number of query heads. Raises UnsupportedError for a column of more than two hidden intervals,
+    or where query heads that share a key head see differently."""
     import torch
     batch, heads, rows, keys = shown.shape
     pad = (0, -keys % BLOCK, 0, -rows % BLOCK)
@@ -200,9 +201,9 @@ def from_pairs(shown: Any, heads_kv: int | None = None) -> Intervals | BlockMask
     bounds, more = _runs(shown)
     if bool(more.any()):
         at = more.nonzero()[0].tolist()
-        raise _native.UnsupportedError(f"sternway: key {at[2]} of head {at[1]}, batch {at[0]}, is hidden from more than two "
-                                       "intervals of rows, and the mask is no mask of whole blocks of 128; a bias of bool "
-                                       "can say it")
+        raise _native.UnsupportedError(f"sternway: key {at[2]} of head {at[1]}, batch {at[0]}, is hidden from more than "
+                                       "two intervals of rows, and the mask is no mask of whole blocks of 128; a bias of "
+                                       "bool can say it")
     return Intervals(bounds, IntervalForm.TWO_RANGES)
 
 

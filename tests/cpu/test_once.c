@@ -24,7 +24,7 @@ typedef struct row {
     uint32_t flags;
     stw_dtype bias_dtype;
     unsigned bias_broadcast;
-    int longest, lse_local, lse_by_head_last;
+    int longest, lse_local, lse_by_head_last, masked;
 } row;
 
 static const row rows[] = {
@@ -38,10 +38,25 @@ static const row rows[] = {
     {"local lse", .dtype = STW_F32, .flags = STW_ATTN_SINK | STW_ATTN_DLSE, .longest = 37, .lse_local = 1},
     {"delta, [T,H]", .dtype = STW_F32, .flags = STW_ATTN_WRITE_DELTA, .longest = 33, .lse_by_head_last = 1},
     {"alibi", .dtype = STW_F32, .flags = STW_ATTN_ALIBI | STW_ATTN_ALIBI_COLUMN, .longest = 50},
+    {"masks in memory", .dtype = STW_F32, .longest = 50, .masked = 1},
     {"below a rule", .dtype = STW_F32, .longest = 250}, /* 256 rows have another tile */
 };
 
 static int32_t starts[SEQUENCES + 1];
+
+/* Intervals of the pack's keys, and a block of each head and sequence, of which a third is hidden. */
+static void set_masks(fixture *f) {
+    static int32_t bounds[SEQUENCES * 64];
+    static uint8_t blocks[SEQUENCES * 8];
+    for (int b = 0; b < SEQUENCES; ++b)
+        for (int j = starts[b]; j < starts[b + 1]; ++j) bounds[j] = (j * 7) % (starts[b + 1] - starts[b] + 1);
+    for (size_t n = 0; n < sizeof blocks; ++n) blocks[n] = n % 3 != 1;
+    f->desc.interval_form = STW_INTERVALS_FROM;
+    f->desc.intervals = (stw_interval_strides){.key = 1, .bound = 1};
+    f->desc.flags |= STW_ATTN_BLOCK_MASK;
+    f->desc.block_mask = (stw_block_mask_strides){8, 1, 0, 0};
+    f->args.intervals = bounds, f->args.block_mask = blocks;
+}
 
 /* Sequences of all lengths up to the longest, one empty, space before and behind. */
 static fixture fixture_of(const row *r) {
@@ -58,6 +73,7 @@ static fixture fixture_of(const row *r) {
     f.desc.head_dim_v = 20;
     f.desc.mask = r->mask;
     f.desc.flags = r->flags;
+    if (r->masked) set_masks(&f);
     f.desc.dropout_map = r->map;
     f.desc.dropout_p = r->dropout_p;
     f.args.dropout_seed = 77, f.args.dropout_offset = 5;

@@ -21,9 +21,11 @@ STRUCTS = {"stw_attn_desc": sternway.AttnDesc, "stw_attn_args": sternway.AttnArg
            "stw_jagged_desc": sternway.JaggedDesc,
            "stw_jagged_args": sternway.JaggedArgs, "stw_context_opts": sternway.ContextOpts,
            "stw_device_info": sternway.DeviceInfo, "stw_image_info": sternway.ImageInfo}
-INNER = {"stw_attn_strides", "stw_attn_dim_strides", "stw_bias_strides", "stw_jagged_axis", "stw_jagged_offsets"}
+INNER = {"stw_attn_strides", "stw_attn_dim_strides", "stw_bias_strides", "stw_interval_strides",
+         "stw_block_mask_strides", "stw_jagged_axis", "stw_jagged_offsets"}
 ENUMS = {"stw_status": sternway.Status, "stw_log_level": sternway.LogLevel, "stw_dtype": sternway.DType,
          "stw_backend": sternway.Backend, "stw_memory": sternway.Memory, "stw_attn_mask": sternway.Mask,
+         "stw_attn_intervals": sternway.IntervalForm,
          "stw_dropout_map": sternway.DropoutMap, "stw_deterministic": sternway.Deterministic,
          "stw_jagged_op": sternway.JaggedOp, "stw_jagged_dim": sternway.JaggedDim,
          "stw_jagged_storage": sternway.Storage}
@@ -48,7 +50,10 @@ FUNCTIONS = {
     "stw_attn_bwd_once_workspace": "Context.attn_bwd_once_workspace", "stw_attn_bwd_once": "Context.attn_bwd_once",
     "stw_attn_fwd_once_workspace": "Context.attn_fwd_once_workspace", "stw_attn_fwd_once": "Context.attn_fwd_once",
     "stw_jagged_bwd_plan": "Context.jagged_bwd_plan", "stw_jagged_bwd": "Plan.run",
-    "stw_explain_jagged": "explain_jagged"}
+    "stw_explain_jagged": "explain_jagged", "stw_mask_documents": "masks.documents", "stw_mask_chunks": "masks.chunks",
+    "stw_mask_prefix": "masks.prefix", "stw_mask_tree": "masks.tree", "stw_mask_sliding": "masks.sliding",
+    "stw_mask_padding": "masks.padding", "stw_mask_blocks": "masks.from_pairs",
+    "stw_mask_blocks_of_intervals": "masks.from_pairs"}
 
 
 def headers() -> str:

@@ -206,16 +206,17 @@ static void set_everything(fixture *f) {
     f->desc.heads_total = 8;
 }
 
-/* Bounds that the test's fixture_build does not know: of 2 x 2 x 7 keys, rows 0..5, some of whom see nothing. */
-static int32_t interval_bounds[2 * 2 * 7 * 4 + 4]; /* a row of 1 bound may be read as one of 4 */
+/* Bounds of 2 x 2 x KEYS keys at rows 0..5, which every problem made of a setup has; some keys nobody sees. */
+enum { KEYS = 512, BOUNDS = 4 };
+static int32_t interval_bounds[2 * 2 * KEYS * BOUNDS];
 
 static void set_intervals(fixture *f, stw_attn_intervals form, int64_t head, int64_t offset) {
     static const int counts[] = {0, 1, 2, 2, 3, 4};
-    for (int n = 0; n < 2 * 2 * 7 * 4; ++n) interval_bounds[n] = (int32_t)((n * 7 + n / 5) % 6 + offset);
-    for (int n = 0; n < 3 * 4; ++n) interval_bounds[n] = n % 2 ? (int32_t)offset + 5 : 0; /* keys that nobody sees */
+    for (int n = 0; n < 2 * 2 * KEYS * BOUNDS; ++n) interval_bounds[n] = (int32_t)((n * 7 + n / 5) % 6 + offset);
+    for (int n = 0; n < 3 * BOUNDS; ++n) interval_bounds[n] = n % 2 ? (int32_t)offset + 5 : 0;
     const int64_t key = counts[form];
     f->desc.interval_form = form;
-    f->desc.intervals = (stw_interval_strides){14 * key, head ? 7 * key : 0, key, 1};
+    f->desc.intervals = (stw_interval_strides){2 * KEYS * key, head ? KEYS * key : 0, key, 1};
     f->args.intervals = interval_bounds;
 }
 
@@ -245,7 +246,7 @@ static void set_intervals_offset(fixture *f) {
 static void set_block_mask(fixture *f) {
     static const uint8_t blocks[8] = {0, 7, 255, 0, 1, 1, 0, 2}; /* of 2 batches and 4 heads */
     f->desc.flags |= STW_ATTN_BLOCK_MASK;
-    f->desc.block_mask = (stw_block_mask_strides){4, 1, 1, 1};
+    f->desc.block_mask = (stw_block_mask_strides){4, 1, 0, 0};
     f->args.block_mask = blocks;
 }
 

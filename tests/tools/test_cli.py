@@ -201,6 +201,16 @@ class Cli(CommandTest):
         self.assertEqual([line for line in done.stdout.splitlines() if line.startswith("  ")],
                          ["  " + line for line in document["rules"]])
 
+    def test_explain_counts_the_tiles_of_masks(self):
+        for options, words in (("s1024d8:intervals_from_below:draw_chunk:draw256", "25.00% visible, 0.00% partial"),
+                               # of 8 x 8 tiles four documents have three each, two of which the diagonal cuts
+                               ("s1024d8:intervals_from:causal_br:draw_chunk:draw256", "18.75% visible, 12.50% partial"),
+                               ("s1024d8:intervals_from_below:draw_causal", "56.25% visible, 12.50% partial"),
+                               ("s200d8:intervals_range:draw_hidden", "0.00% visible, 0.00% partial"),
+                               ("s384d8:blockmask:draw_chunk", "33.33% visible, 0.00% partial")):
+            done = sternway("explain", "--backend", "cpu", f"attn_bwd:f32:b1h2{options}")
+            self.assertIn(f"tiles of 128x128, masks as drawn: {words}\n", done.stdout)
+
     def test_explain_names_the_condition_that_fails(self):
         rules = self.path("rules.txt")
         rules.write_text("".join(f'STW_RULE("{text}", cpu_portable_32x32)\n' for text in (

@@ -37,8 +37,8 @@ def flex_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
     that intervals and blocks cannot say."""
     if block_mask is not None and not isinstance(block_mask, (masks.Intervals, masks.BlockMask)):
         if not hasattr(block_mask, "mask_mod"):
-            raise _native.InvalidError(f"sternway: block_mask is {type(block_mask).__name__}; FlexAttention's BlockMask or a "
-                                       "mask of sternway.masks is expected")
+            raise _native.InvalidError(f"sternway: block_mask is {type(block_mask).__name__}; FlexAttention's BlockMask "
+                                       "or a mask of sternway.masks is expected")
         block_mask = masks.from_block_mask(block_mask, key.shape[1])
     options: dict[str, Any] = {"mask": mask, "scale": scale, **(block_mask.options() if block_mask else {})}
     return _Flex.apply(query, key, value, options)  # type: ignore[no-any-return]
