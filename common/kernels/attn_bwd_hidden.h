@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Interval and block masks in the shared main loop. What attn_hidden_blocks.h has found of a work tile's keys tells in
- * O(1) which query block comes next, all between being hidden, and whether it is touched: a step of a touched one sets P
- * of hidden pairs to 0, and dS with it. Any other step knows nothing of masks. Nothing of this is kept over a step:
- * registers and shared memory are taken, and caches have it.
+ * O(1) which query block comes next, all between being hidden (skipped), and whether it is touched: a step of a
+ * touched one sets P of hidden pairs to 0, and dS with it. Any other step knows nothing of masks. Nothing of this is
+ * kept over a step: registers and shared memory are taken, and caches have it.
  *
  *     keys     +----+
  *              |    |  rows of an earlier document: skipped

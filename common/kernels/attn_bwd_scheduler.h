@@ -93,7 +93,8 @@ template <class C> struct attn_scheduler {
         enter_head(u, l);
         return true;
     }
-    /* To query block `to` or the first one behind it that masks leave, of this head or the next; false: there is none. */
+    /* To query block `to` or the first one behind it that masks leave, of this head or the next; false: there is none.
+     */
     DEV_METHOD bool settle(const attn_work_tile &u, const stw_attn_launch &l, int to) {
         const int was = h;
         DEV_ROLLED for (;;) {
@@ -104,11 +105,13 @@ template <class C> struct attn_scheduler {
         }
         const int by = to - block;
         block = to;
-        if (h == was) {
+        if (h != was) {
+            enter_head(u, l);
+        } else {
             q += (int64_t)by * C::BM * l.p.q.seq;
             dout += (int64_t)by * C::BM * l.p.dout.seq;
             at += (uint32_t)by;
-        } else enter_head(u, l);
+        }
         return true;
     }
     /* All rows of the block take part. */

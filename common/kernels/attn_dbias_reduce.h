@@ -60,8 +60,8 @@ template <class C> DEV_FN void attn_bias_mark_keys(attn_work_tile &u, const char
         attn_mark_keys<typename C::keys, C::THREADS>(u, (const T *)(smem + C::AT_K), (const T *)(smem + C::AT_V));
 }
 
-/* Adds dS of query head h: query blocks `rows` with the keys of u, of which masks may skip any. `load_keys`: K and V are
- * not yet in place. */
+/* Adds dS of query head h: query blocks `rows` with the keys of u, any of which masks may skip. `load_keys`: K and V
+ * are not yet in place. */
 template <class C>
 DEV_FN void attn_bias_add_head(attn_work_tile &u, const stw_attn_launch &l, char *smem, int h, stw_range rows,
                                attn_bias_sum<typename C::score_split> &sum, attn_values<C> &values, bool &load_keys,

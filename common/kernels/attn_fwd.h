@@ -44,8 +44,8 @@ struct attn_softmax {
     float maximum[LEAF_ACC_ROWS], sum[LEAF_ACC_ROWS], fix[LEAF_ACC_ROWS];
 };
 
-/* s becomes P.Z relative to the new maximum; the sums so far are to be multiplied with `fix`. `hidden`: bits of a lane's
- * pairs that masks in memory hide. */
+/* s becomes P.Z relative to the new maximum; the sums so far are to be multiplied with `fix`. `hidden`: bits of a
+ * lane's pairs that masks in memory hide. */
 template <class C, class S = typename C::score_split>
 DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask &mask, const dev_logit &logit,
                              const attn_dropout<S> &keep, float keep_scale, uint32_t hidden, int wave, int lane) {
@@ -182,8 +182,8 @@ DEV_FN void attn_fwd_load(typename C::T *tile, const stw_tensor_param &from, con
     else copy::part(tile, rows, from.seq, j0, seen.first, seen.end, cols, vectors, (int)dev_thread());
 }
 
-/* Of 32 key blocks from `first` on: those of which the query block sees a key by the masks in memory, and those that they
- * hide some pair of. */
+/* Of 32 key blocks from `first` on: those of which the query block sees a key by the masks in memory, and those that
+ * they hide some pair of. */
 struct attn_fwd_masks {
     int64_t first;
     uint32_t seen, touched;

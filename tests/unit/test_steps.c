@@ -389,7 +389,8 @@ static void tiles_say_what_costs_more(void **state) {
 }
 
 /* What explain gives as the fact that keeps a faster loop out, where the tile has none of its own. */
-/* Masks in memory: shared kernels with all features or, on a tile that has them, for masks alone, behind the kernel that finds what is hidden. */
+/* Masks in memory: shared kernels with all features or, on a tile that has them, for masks alone, behind the kernel
+ * that finds what is hidden. */
 static void masks_take_shared_kernels(void **state) {
     static const struct {
         const char *arch, *tile;
