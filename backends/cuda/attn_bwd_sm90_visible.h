@@ -189,7 +189,7 @@ DEV_FN void sm90_list_visible(const stw_attn_launch &l) {
     }
 }
 
-/* Otherwise, of dense keys, a kernel behind it: the key blocks of a head in the order of their steps, the most first, so
+/* Otherwise, of dense keys, a kernel behind it: the key blocks of a head in the order of their steps, most first, so
  * that the last work tiles, for which multiprocessors wait, are short. A warp finds the place of one. */
 DEV_FN void sm90_list_longest_first(const stw_attn_launch &l) {
     const int64_t heads = l.visible_heads, number = dev_cta() * (STW_ROW_THREADS / DEV_WAVE) + dev_wave(),

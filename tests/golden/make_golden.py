@@ -271,6 +271,11 @@ def byte_cases(g):
           dropout_offset=3, deterministic=1)
 
 
+def drawn(name, *shape, most):
+    random = np.random.Generator(np.random.Philox(zlib.crc32(name.encode())))
+    return torch.from_numpy(random.integers(0, most + 1, shape).astype(np.int32))
+
+
 def interval_cases(g):
     """Masks in memory: every form of intervals as documents, prefixes, trees, windows, padding and at random, for all
     heads or each; block masks. Each as a dense boolean mask gives it."""
@@ -280,10 +285,6 @@ def interval_cases(g):
     def documents(lengths):
         ends = np.cumsum(lengths)
         return np.repeat(ends - lengths, lengths), np.repeat(ends, lengths)
-
-    def drawn(name, *shape, most):
-        random = np.random.Generator(np.random.Philox(zlib.crc32(name.encode())))
-        return torch.from_numpy(random.integers(0, most + 1, shape).astype(np.int32))
 
     start, end = documents(np.array([20, 1, 30, 14]))
     j = np.arange(65)
@@ -315,8 +316,6 @@ def interval_cases(g):
                                            drawn("random_varlen", 1, 2, 65, 2, most=17), 0)})
     g.add("random_used", "f32", (2, 17), (2, 33), heads=(2, 1), D=8, used=([9, 17], [20, 1]), mask="causal_br", interval_form="range",
           extra={"intervals": drawn("random_used", 2, 1, 33, 2, most=17)})
-    g.add("random_f64", "f64", (2, 17), (2, 33), heads=(4, 2), D=8, interval_form="two_ranges",
-          extra={"intervals": drawn("random_f64", 2, 2, 33, 4, most=17)})
     g.add("blocks", "bf16", (1, 130), (1, 260), heads=(1, 1), D=4,
           extra={"block_mask": torch.tensor([[[[1, 0, 255], [0, 1, 1]]]], dtype=torch.uint8)})
     g.add("blocks_of_heads", "f32", (1, 129), (1, 257), heads=(2, 2), D=2, interval_form="range",
@@ -537,6 +536,8 @@ def f64_cases(g):
           dropout_offset=42)
     g.add("f64_everything", "f64", (2, 33), (2, 40), heads=(4, 2), D=12, Dv=7, bias=(1, 4, 33, 40), alibi="h", softcap=3.3,
           sink=[0.5, -1.25, 2.0, 0.0], dlse=True, dropout_p=0.2, dropout_seed=7, dropout_offset=0, mask="causal_br", window_left=20)
+    g.add("random_f64", "f64", (2, 17), (2, 33), heads=(4, 2), D=8, interval_form="two_ranges",
+          extra={"intervals": drawn("random_f64", 2, 2, 33, 4, most=17)})
 
 
 GROUPS = {"dense": dense_cases, "masks": mask_cases, "bias": bias_cases, "bytes": byte_cases, "intervals": interval_cases, "logits": logit_cases, "lengths": length_cases,

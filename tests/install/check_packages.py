@@ -24,7 +24,7 @@ CONTENTS = {
                         r"usr/lib/[^/]+/pkgconfig/sternway\.pc", r"usr/lib/[^/]+/cmake/sternway/sternway\w+(-release)?\.cmake",
                         r"usr/share/man/man3/(stw_\w+|sternway(_\w+)?\.h)\.3\.gz", r"usr/lib/[^/]+/libsternway\.a",
                         r"usr/share/doc/libsternway-dev/examples/(main\.c|README\.md|\w+\.(py|txt|safetensors))"],
-    "sternway-tools": [r"usr/bin/sternway", r"usr/share/man/man1/sternway(-[a-z]+)?\.1\.gz",
+    "sternway-tools": [r"usr/bin/sternway", r"usr/share/man/man1/sternway(-[a-z]+)*\.1\.gz",
                        r"usr/share/bash-completion/completions/sternway", r"usr/share/zsh/vendor-completions/_sternway",
                        r"usr/share/fish/vendor_completions\.d/sternway\.fish",
                        r"usr/share/doc/sternway/(README\.md|CHANGELOG\.md|SECURITY\.md|LICENSE)", r"usr/share/doc/sternway/.*/[\w-]+\.(md|svg|json)"],

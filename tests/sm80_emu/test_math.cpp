@@ -2,8 +2,8 @@
  *
  * The kernels' functions of common/device/device.h against long double: tanh and its derivative, which softcaps and
  * gelu use, in ulps of the result. The bounds are what the formulas allow: tanh is a polynomial, whose last sum counts,
- * or 1 - q, with q a quotient of three roundings; 1 - tanh^2 near 0 has one rounding of its own, q (2 - q) two and those
- * of q. */
+ * or 1 - q, with q a quotient of three roundings; 1 - tanh^2 near 0 has one rounding of its own, q (2 - q) two and
+ * those of q. */
 #include "backends/cuda/leaf.h"
 #include "common/device/device.h"
 

@@ -115,6 +115,10 @@ static const struct {
 };
 
 static int is_own(size_t at) {
+    /* no field: between a form of four bytes and strides of eight */
+    if (at >= offsetof(stw_attn_desc, interval_form) + sizeof(stw_attn_intervals) &&
+        at < offsetof(stw_attn_desc, intervals))
+        return 1;
     for (size_t i = 0; i < sizeof own_fields / sizeof own_fields[0]; ++i)
         if (at >= own_fields[i].offset && at < own_fields[i].offset + own_fields[i].size) return 1;
     return 0;

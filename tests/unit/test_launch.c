@@ -122,7 +122,9 @@ static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wa
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0, packed = (p->features & STW_FEAT_PACKED_KV) != 0;
     int64_t list = stw_key_blocks_most(p, l.bn) * l.row_parts, heads_kv = p->heads_kv * l.head_parts;
     uint64_t sums = l.part_sums ? (uint64_t)(heads_kv * list) * 2 * l.bn * l.part_cols * sizeof(float) : 0;
-    uint64_t tiles = (uint64_t)l.hidden_tiles, intervals = tiles * l.interval_heads;
+    /* sm90's own main loop lists what masks leave, and has no use for the lists of what they hide */
+    uint64_t visible = (uint64_t)list * l.visible_heads;
+    uint64_t tiles = visible ? 0 : (uint64_t)l.hidden_tiles, intervals = tiles * l.interval_heads;
     place places[] = {
         {(uintptr_t)l.stats, blocks * row * sizeof(float)},
         {(uintptr_t)l.dq, p->outputs & STW_OUT_DQ ? blocks * l.bm * l.width * sizeof(float) : 0},
@@ -136,11 +138,13 @@ static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wa
         {(uintptr_t)l.hidden_blocks, intervals * sizeof(stw_hidden_block)},
         {(uintptr_t)l.hidden_keys, intervals * l.bn * sizeof(stw_hidden_rows)},
         {(uintptr_t)l.hidden_bits, tiles * l.block_heads * (uint64_t)l.hidden_words * 2 * sizeof(uint32_t)},
+        {(uintptr_t)l.visible_blocks, visible * STW_SM90_VISIBLE_BLOCK_BYTES},
+        {(uintptr_t)l.visible_words, visible * l.visible_rows * l.visible_length * STW_SM90_VISIBLE_WORD_BYTES},
     };
     check_places(places, sizeof places / sizeof *places, steps.workspace);
     assert_true(l.width >= p->head_dim_qk && l.k_blocks * l.bn >= p->max_seq_kv);
     check_query_blocks(p, &l);
-    check_hidden(p, &l, &steps, wave);
+    if (!l.visible_heads) check_hidden(p, &l, &steps, wave);
     assert_true(l.p.heads_kv == heads_kv && l.p.group * heads_kv == p->heads_q);
     assert_int_equal(!l.part_sums, l.head_parts * l.row_parts == 1);
     if (!tile->loop->gpu->encode_maps) return;
