@@ -80,12 +80,12 @@ typedef struct cdna_mode {
 #define SINGLE_PAIRS (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
 
 static const cdna_mode *mode_of(const stw_attn_params *p) {
-    static const cdna_mode modes[] = {{"plain", "exact", 0},
-                                      {"ordered", NULL, STW_FEAT_DETERMINISTIC},
-                                      {"alibi", "alibi_exact", STW_FEAT_ALIBI},
-                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP},
-                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT},
-                                      {"bias", "bias_exact", STW_FEAT_BIAS},
+    static const cdna_mode modes[] = {{"plain", "exact", 0, 0},
+                                      {"ordered", NULL, STW_FEAT_DETERMINISTIC, 0},
+                                      {"alibi", "alibi_exact", STW_FEAT_ALIBI, 0},
+                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP, 0},
+                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT, 0},
+                                      {"bias", "bias_exact", STW_FEAT_BIAS, 0},
                                       {"bytes", "bytes_exact", STW_FEAT_BIAS, 1}};
     const uint32_t features = p->features & (SINGLE_PAIRS | STW_FEAT_DETERMINISTIC);
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
