@@ -10,7 +10,6 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-#include <string.h>
 
 enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads know masks alone */
 /* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most. */
@@ -202,13 +201,14 @@ static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p
 }
 
 const char *stw_hip_unowned(stw_attn_call call, const stw_variant *tile, const stw_attn_params *p) {
-    if (call != STW_CALL_BWD || !strncmp(tile->loop->name, "cdna", 4)) return NULL;
+    if (call != STW_CALL_BWD || tile->loop->gpu->own) return NULL;
     return p->dtype == STW_F32 ? "f32" : "this variant";
 }
 
-STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
-STW_ATTN_LOOP(cdna_wide, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
-STW_ATTN_LOOP(cdna_tall, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan_tall);
-STW_ATTN_LOOP(cdna_exact, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan_exact);
-STW_ATTN_LOOP(cdna_bf16, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16);
-STW_ATTN_LOOP(cdna_bf16_tall, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16_tall);
+#define CDNA .call = STW_CALL_BWD, .own = 1
+STW_ATTN_LOOP(cdna, CDNA, .slower = cdna_refusal, .plan = plan);
+STW_ATTN_LOOP(cdna_wide, CDNA, .slower = cdna_refusal, .plan = plan);
+STW_ATTN_LOOP(cdna_tall, CDNA, .slower = cdna_refusal, .plan = plan_tall);
+STW_ATTN_LOOP(cdna_exact, CDNA, .slower = cdna_refusal, .plan = plan_exact);
+STW_ATTN_LOOP(cdna_bf16, CDNA, .slower = slower_bf16, .plan = plan_bf16);
+STW_ATTN_LOOP(cdna_bf16_tall, CDNA, .slower = slower_bf16, .plan = plan_bf16_tall);
