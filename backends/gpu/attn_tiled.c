@@ -169,6 +169,8 @@ static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_p
     int plain = is_bias_alone(p) && bias_is_constant(p);
     for (size_t i = 0; i + 1 < count; ++i) {
         if (rows[i].plain && (!plain || tile->bm % rows[i].bm)) continue;
+        if (stw_attn_masks(p) && tile->bn % rows[i].bn)
+            continue; /* what masks hide is kept by tiles of that many keys */
         if (rows[i].element == element_of(p) && rows[i].head_dim >= widest) return &rows[i];
     }
     return &rows[count - 1];
@@ -256,6 +258,11 @@ static int64_t block_heads(const stw_attn_params *p) {
     return !(p->features & STW_FEAT_BLOCK_MASK) ? 0 : p->block_mask.head ? p->heads_q : 1;
 }
 
+/* Tiles of bn keys that masks hide something of, at most. Without a sequence there is no length to look at. */
+static int64_t hidden_tiles(const stw_attn_params *p, int64_t bn) {
+    return p->batch ? stw_hidden_tiles_most(p, bn) : 0;
+}
+
 /* Bits of the blocks of rows of a block mask. */
 static int64_t hidden_words(const stw_attn_params *p) { return stw_blocks_of(p->max_seq_q, 32 * STW_MASK_BLOCK); }
 
@@ -286,7 +293,7 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
     size_t sums = 2 * (size_t)choice->bn * tile->head_dim * sizeof(float);
     w.part_sums = take(&w, is_split(choice) ? (size_t)(p->heads_kv * key_blocks_of(choice, p)) * sums : 0);
-    size_t tiles = choice->visible_heads ? 0 : (size_t)stw_hidden_tiles_most(p, choice->bn),
+    size_t tiles = choice->visible_heads ? 0 : (size_t)hidden_tiles(p, choice->bn),
            intervals = tiles * (size_t)interval_heads(p, choice->split.heads),
            bits = tiles * (size_t)block_heads(p) * 2 * (size_t)hidden_words(p);
     w.hidden_blocks = take(&w, intervals * sizeof(stw_hidden_block));
@@ -337,7 +344,7 @@ static int64_t lists_of(const stw_attn_choice *choice, const stw_attn_params *p)
 /* What masks in memory hide from tiles of bn keys. `heads`: of all masks. */
 static void add_hidden_blocks(const stw_attn_params *p, int64_t heads, uint32_t bn, uint32_t wave,
                               stw_attn_steps *steps) {
-    int64_t tasks = heads * stw_hidden_tiles_most(p, bn);
+    int64_t tasks = heads * hidden_tiles(p, bn);
     stw_attn_step *step = add_step(steps, wave, stw_blocks_of(tasks, STW_ROW_THREADS / wave), STW_ROW_THREADS, 0);
     name_step(steps, step, "stw_attn_hidden_blocks");
 }
@@ -488,7 +495,7 @@ static uint32_t vectors_of(const stw_attn_params *p) {
 }
 
 /* Query rows of a kv head whose q, dout and dQ sums fit 32 MiB of L2. Under a mask key blocks differ in work, and
- *  the rows of few heads should stay in L2. Where key blocks wait for one another the same number is taken: the more
+ * the rows of few heads should stay in L2. Where key blocks wait for one another the same number is taken: the more
  * heads, the fewer key blocks of one head are under way. 0: a head's key blocks go one after the other. */
 static int64_t l2_rows(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p) {
     if (!(p->features & STW_FEAT_WINDOW_RIGHT) && !stw_attn_masks(p) && !(choice->vectors & STW_KEYS_DESCEND)) return 0;
@@ -564,7 +571,7 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
         l.bias_keys = params->dbias.key ? stw_blocks_of(params->max_seq_kv, b->bn) : 1;
     }
     if (call != STW_CALL_DROPOUT_MASK) { /* the forward has no lists: it reads the masks themselves */
-        l.hidden_tiles = stw_hidden_tiles_most(params, l.bn);
+        l.hidden_tiles = hidden_tiles(params, l.bn);
         l.interval_heads = (uint32_t)interval_heads(params, 1);
     }
     *launch_out = l;
