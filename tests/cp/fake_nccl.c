@@ -40,17 +40,20 @@ int ncclGroupEnd(void) {
     depth--;
     return leave();
 }
-int ncclSend(const void *from, size_t count, int type, int peer, struct fake_comm *comm, void *stream) {
+int ncclSend(const void *from, size_t count, int type, int peer, void *handle, void *stream) {
+    struct fake_comm *comm = handle;
     int error = type == INT8 && stream == comm->stream ? enter(comm) : INVALID_ARGUMENT;
     if (!error) error = comm->wire.send(comm->wire.user, from, count, peer, NULL);
     return error ? error : leave();
 }
-int ncclRecv(void *to, size_t count, int type, int peer, struct fake_comm *comm, void *stream) {
+int ncclRecv(void *to, size_t count, int type, int peer, void *handle, void *stream) {
+    struct fake_comm *comm = handle;
     int error = type == INT8 && stream == comm->stream ? enter(comm) : INVALID_ARGUMENT;
     if (!error) error = comm->wire.recv(comm->wire.user, to, count, peer, NULL);
     return error ? error : leave();
 }
-int ncclAllGather(const void *from, void *to, size_t count, int type, struct fake_comm *comm, void *stream) {
+int ncclAllGather(const void *from, void *to, size_t count, int type, void *handle, void *stream) {
+    struct fake_comm *comm = handle;
     (void)stream;
     int error = type == INT8 ? enter(comm) : INVALID_ARGUMENT;
     comm->gathers++;
@@ -62,8 +65,8 @@ int ncclAllGather(const void *from, void *to, size_t count, int type, struct fak
     }
     return error ? error : leave();
 }
-int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op, struct fake_comm *comm,
-                      void *stream) {
+int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op, void *handle, void *stream) {
+    struct fake_comm *comm = handle;
     size_t size = type == FLOAT64 ? 8 : 4, bytes = count * size;
     char *all = calloc((size_t)comm->size, bytes + 1);
     int error =
@@ -90,7 +93,8 @@ int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op
     return error;
 }
 const char *ncclGetErrorString(int error) { return error == 2 ? "unhandled system error" : "another error"; }
-int ncclCommGetAsyncError(struct fake_comm *comm, int *error_out) {
+int ncclCommGetAsyncError(void *handle, int *error_out) {
+    struct fake_comm *comm = handle;
     *error_out = comm->async_error;
     return SUCCESS;
 }
