@@ -13,6 +13,14 @@
 #include <time.h>
 #include <unistd.h>
 
+int64_t stw_tool_number(const char *text, struct argp_state *state, int64_t low, int64_t high) {
+    char *end;
+    long long value = strtoll(text, &end, 10);
+    if (!*text || *end || value < low || value > high)
+        argp_error(state, "'%.40s' is not a number from %lld to %lld", text, (long long)low, (long long)high);
+    return value;
+}
+
 int stw_tool_parse(const struct argp *argp, int argc, char **argv, void *input) {
     char name[64];
     snprintf(name, sizeof name, "sternway %s", argv[0]);

@@ -30,6 +30,9 @@ int stw_tool_doctor(int argc, char **argv);
 /* argp_parse with a program name of "sternway NAME" and exit status 2 on usage errors. */
 int stw_tool_parse(const struct argp *argp, int argc, char **argv, void *input);
 
+/* The number that is all of an option's text, low..high; a usage error else. */
+int64_t stw_tool_number(const char *text, struct argp_state *state, int64_t low, int64_t high);
+
 /* "sternway NAME: WHERE: TEXT" on standard error; where may be NULL. Control characters become '?'. */
 void stw_tool_error(const char *command, const char *where, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -82,14 +82,6 @@ static const struct argp_option options[] = {
      0},
     {0}};
 
-static int64_t number(const char *text, struct argp_state *state, int64_t low, int64_t high) {
-    char *end;
-    long long value = strtoll(text, &end, 10);
-    if (!*text || *end || value < low || value > high)
-        argp_error(state, "'%.40s' is not a number from %lld to %lld", text, (long long)low, (long long)high);
-    return value;
-}
-
 /* "all", or ordinals between commas. */
 static void parse_devices(settings *s, const char *text, struct argp_state *state) {
     s->device_count = 0;
@@ -97,7 +89,7 @@ static void parse_devices(settings *s, const char *text, struct argp_state *stat
     for (const char *at = text; at && !s->all_devices; at = strchr(at, ','), at = at ? at + 1 : at) {
         char one[16];
         snprintf(one, sizeof one, "%.*s", (int)strcspn(at, ","), at);
-        int device = (int)number(one, state, 0, 1023);
+        int device = (int)stw_tool_number(one, state, 0, 1023);
         for (int i = 0; i < s->device_count; ++i)
             if (s->devices[i] == device) argp_error(state, "--devices names device %d twice", device);
         if (s->device_count == CONFORM_DEVICES_MAX) argp_error(state, "more than %d devices", CONFORM_DEVICES_MAX);
@@ -130,8 +122,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         if (s->filter_count == FILTERS_MAX) argp_error(state, "more than %d filters", FILTERS_MAX);
         s->filters[s->filter_count++] = text;
         break;
-    case 'j': s->jobs = (int)number(text, state, 0, 64); break;
-    case 's': s->seed = number(text, state, 0, INT64_MAX / 4); break;
+    case 'j': s->jobs = (int)stw_tool_number(text, state, 0, 64); break;
+    case 's': s->seed = stw_tool_number(text, state, 0, INT64_MAX / 4); break;
     case KEY_VARIANT: s->variant = text; break;
     case KEY_QUICK:
     case KEY_LONG:
@@ -139,11 +131,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
             argp_error(state, "--quick and --long exclude each other");
         s->scale = key == KEY_QUICK ? 0.25 : 4.5;
         break;
-    case 'n': s->cases = number(text, state, 1, 1000000); break;
+    case 'n': s->cases = stw_tool_number(text, state, 1, 1000000); break;
     case KEY_LIST: s->list = 1; break;
-    case KEY_REPEAT: s->repeat = (int)number(text, state, 1, 1000000); break;
+    case KEY_REPEAT: s->repeat = (int)stw_tool_number(text, state, 1, 1000000); break;
     case KEY_LARGE: s->large = 1; break;
-    case KEY_SOAK: s->soak = number(text, state, 1, 1000000000); break;
+    case KEY_SOAK: s->soak = stw_tool_number(text, state, 1, 1000000000); break;
     case KEY_PROBLEMS: s->problems = 1; break;
     case ARGP_KEY_ARGS:
         s->given = state->argv + state->next;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * `sternway cp-conform`: the rows over ranks that are threads of this process. Under mpirun or torchrun it becomes
+ * `sternway cp-conform`: the rows over ranks that are threads of this process. Under mpirun it becomes
  * the program of tests/cp that is linked with an MPI, where one lies beside it. */
 #include "cp.h"
 #include "tools/base/tool.h"
@@ -30,21 +30,13 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, NULL, 0, "one JSON document instead of lines", 0},
     {0}};
 
-static int64_t number(const char *text, struct argp_state *state, int64_t low, int64_t high) {
-    char *end;
-    long long value = strtoll(text, &end, 10);
-    if (!*text || *end || value < low || value > high)
-        argp_error(state, "'%.40s' is not a number from %lld to %lld", text, (long long)low, (long long)high);
-    return value;
-}
-
 static error_t parse(int key, char *text, struct argp_state *state) {
     settings *s = state->input;
     switch (key) {
-    case 'n': s->ranks = (int32_t)number(text, state, 1, RANKS_MAX); break;
+    case 'n': s->ranks = (int32_t)stw_tool_number(text, state, 1, RANKS_MAX); break;
     case 'f': s->filter = text; break;
-    case 's': s->seed = number(text, state, 0, INT64_MAX / 4); break;
-    case 't': s->timeout_s = (double)number(text, state, 1, 86400); break;
+    case 's': s->seed = stw_tool_number(text, state, 0, INT64_MAX / 4); break;
+    case 't': s->timeout_s = (double)stw_tool_number(text, state, 1, 86400); break;
     case KEY_LIST: s->list = 1; break;
     case KEY_JSON: s->json = 1; break;
     case ARGP_KEY_ARG: argp_error(state, "'%.40s' is no option", text); break;

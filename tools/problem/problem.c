@@ -354,7 +354,7 @@ static stw_status refuse_unknown(const stw_reader *r) {
                  {"sbhd", "st_q<batch>,<head>,<seq> for each tensor"},
                  {"bias", "bias_bhqk, a 1 in the place of each broadcast dimension"},
                  {"mask", "causal_tl, causal_br, intervals_from or biasu8_bhqk"},
-                 {"intervals", "intervals_from, intervals_range, intervals_from_below or intervals_two"},
+                 {"intervals", "intervals_from, intervals_range, intervals_from_below, intervals_range_below or intervals_two"},
                  {"documents", "draw_documents"},
                  {"document", "draw_documents"}};
     char what[300], token[49], value[49];
