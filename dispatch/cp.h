@@ -22,7 +22,8 @@ struct stw_cp {
     stw_cp_transport wire;
     char name[32];
     int32_t rank, size;
-    char broken[STW_CP_TEXT]; /* the transport's first failure, or "" */
+    int open;                 /* a group has begun and not ended */
+    char broken[STW_CP_TEXT]; /* the first failure, the transport's or ours in the middle of a call, or "" */
 };
 
 /* ---- the wire (cp_wire.c): each call adds the peer and the transport's words to a failure, and remembers it. `who`
@@ -35,6 +36,8 @@ typedef struct stw_cp_calling {
     int32_t step; /* counted from 1; 0: none to tell */
 } stw_cp_calling;
 
+/* `status` of a call that may have sent something: after a failure this rank is out of step with the others. */
+stw_status stw_cp_call_ended(const stw_cp_calling *calling, stw_status status);
 stw_status stw_cp_usable(const stw_cp_calling *c);
 stw_status stw_cp_begin(const stw_cp_calling *c);
 stw_status stw_cp_send(const stw_cp_calling *c, const void *from, size_t bytes, int32_t peer);
@@ -169,7 +172,7 @@ struct stw_cp_plan {
 };
 
 /* Compares this rank's problem with the others'; `local` is what this rank found. (cp_compare.c) */
-stw_status stw_cp_agree(const char *who, stw_cp *cp, stw_context *context, stw_plan_kind kind, const stw_cp_desc *desc,
+stw_status stw_cp_agree(const char *who, stw_cp *cp, stw_plan_kind kind, const stw_cp_desc *desc,
                         const stw_attn_desc *attn, stw_status local);
 
 /* Adds the parts, moves and ticks of this rank (cp_schedule.c). */

@@ -193,7 +193,7 @@ stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, v
     const stw_attn_desc *d = &plan->attn;
     size_t number = stw_dtype_size(plan->number);
     memset(bytes_at(&run, plan->at.dq), 0, (size_t)(plan->shard_rows[0] * plan->heads_q * d->head_dim_qk) * number);
-    memset(bytes_at(&run, plan->at.dbias), 0, (size_t)plan->dbias_count * number);
+    if (d->outputs & STW_OUT_DBIAS) memset(bytes_at(&run, plan->at.dbias), 0, (size_t)plan->dbias_count * number);
     for (int half = 0; half < plan->halves; ++half)
         memset(stw_cp_sum_slot(&run, STW_CP_OWN, half), 0, stw_cp_sum_bytes(plan, plan->sum_max));
     status = run_rows(&run);
@@ -210,7 +210,7 @@ stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, v
         status = stw_cp_sum_over_ranks(&run, bytes_at(&run, plan->at.dbias), bytes_at(&run, plan->at.dbiases),
                                        plan->dbias_count);
     if (!status) status = write_gradients(&run);
-    if (status) return status;
+    if (status) return stw_cp_call_ended(&run.wire, status);
     if (d->outputs & STW_OUT_DBIAS) write_dbias(&run);
     if (d->outputs & STW_OUT_DSINK) write_dsink(&run);
     if (run.args.status_out) *run.args.status_out = 0;

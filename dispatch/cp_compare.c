@@ -20,7 +20,7 @@ static const struct {
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 
 typedef struct record {
-    int32_t status, fields;
+    int32_t status, unused; /* the second is 0 */
     int64_t values[FIELDS];
     char text[STW_CP_TEXT];
 } record;
@@ -75,17 +75,17 @@ static stw_status compare(const char *who, const record *records, int32_t rank, 
     return STW_OK;
 }
 
-stw_status stw_cp_agree(const char *who, stw_cp *cp, stw_context *context, stw_plan_kind kind, const stw_cp_desc *desc,
+stw_status stw_cp_agree(const char *who, stw_cp *cp, stw_plan_kind kind, const stw_cp_desc *desc,
                         const stw_attn_desc *attn, stw_status local) {
-    record own = {.status = (int32_t)local, .fields = FIELDS};
+    record own = {.status = (int32_t)local};
     const stw_cp_calling calling = {.cp = cp, .who = who, .what = "the comparison of descriptors"};
-    (void)context;
     if (local) snprintf(own.text, sizeof own.text, "%s", stw_last_error());
     else fill(&own, kind, desc, attn);
     record *all = calloc((size_t)cp->size, sizeof *all);
     if (!all) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", who);
     stw_status status = stw_cp_gather(&calling, &own, all, sizeof own);
     if (!status) status = compare(who, all, cp->rank, cp->size);
+    if (!status && local) status = stw_fail(local, "%s", own.text); /* whatever has come of the exchange */
     free(all);
     return status;
 }

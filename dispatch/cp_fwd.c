@@ -204,9 +204,10 @@ stw_status stw_cp_attn_fwd(const stw_cp_plan *plan, const stw_attn_args *args, v
     stw_cp_run run;
     stw_status status =
         stw_cp_run_begin(plan, STW_PLAN_ATTN_FWD, "cp_attn_fwd", args, workspace, workspace_size, stream, &run);
-    if (!status) status = exchange_in(&run);
-    if (!status) status = stw_cp_blocks(&run);
     if (status) return status;
+    status = exchange_in(&run);
+    if (!status) status = stw_cp_blocks(&run);
+    if (status) return stw_cp_call_ended(&run.wire, status);
     widen_q(&run);
     widen_bias(&run);
     widen_slopes(&run);
@@ -215,5 +216,5 @@ stw_status stw_cp_attn_fwd(const stw_cp_plan *plan, const stw_attn_args *args, v
     if (!status && plan->attn.flags & STW_ATTN_SINK) add_sinks(&run);
     if (!status) status = write_results(&run);
     if (!status && run.args.status_out) *run.args.status_out = 0;
-    return status;
+    return stw_cp_call_ended(&run.wire, status);
 }

@@ -133,11 +133,6 @@ static stw_status check_choices(const stw_cp_plan *p) {
         return stw_fail(STW_E_UNSUPPORTED,
                         "%s: attn.%s: in this version masks over ranks are causal ones and windows, or a bias of bytes",
                         p->call, p->attn.interval_form != STW_INTERVALS_NONE ? "interval_form" : "block_mask");
-    if (p->context->ops->backend != STW_BACKEND_CPU)
-        return stw_fail(STW_E_UNSUPPORTED,
-                        "%s: a context of backend %s: in this version attention over ranks runs on the CPU backend; "
-                        "single steps (stw_attn_bwd with offsets and accumulated f32 gradients) run on all",
-                        p->call, stw_backend_name(p->context->ops->backend));
     return STW_OK;
 }
 
@@ -256,7 +251,7 @@ static stw_status choose(stw_cp_plan *p) {
     return STW_OK;
 }
 
-/* ---- delta and dSink: calls against one key of no meaning, which rows that see nothing go without ---- */
+/* ---- delta and dSink: stw_attn_bwd over one zero key gives both; rows that see no key get a call without keys ---- */
 
 static stw_status add_rows(stw_cp_plan *p, int64_t s, int64_t row, int64_t count, int sees) {
     const stw_cp_seq *seq = &p->seqs[s];
@@ -360,7 +355,7 @@ static void make_places(stw_cp_plan *p) {
         take(total, &at->dq, rows * p->heads_q * d->head_dim_qk, number);
         take(total, &at->dk, p->shard_rows[1] * p->heads_kv * d->head_dim_qk, number);
         take(total, &at->dv, p->shard_rows[1] * p->heads_kv * d->head_dim_v, number);
-        take(total, &at->dbias, p->dbias_count, number);
+        take(total, &at->dbias, d->outputs & STW_OUT_DBIAS ? p->dbias_count : 0, number);
         take(total, &at->dbiases, d->outputs & STW_OUT_DBIAS && !d->bias.query ? size * p->dbias_count : 0, number);
     } else {
         size_t partial = stw_dtype_size(p->partial), sum = stw_cp_wide_size(p);
@@ -448,6 +443,12 @@ static stw_status plan_create(const char *call, stw_plan_kind kind, stw_cp *cp, 
     const stw_cp_calling calling = {.cp = cp, .who = call};
     stw_status status = stw_cp_usable(&calling);
     if (status) return status;
+    /* before the exchange, whose records lie in host memory; the other ranks' contexts are of GPUs, too */
+    if (context && context->ops->backend != STW_BACKEND_CPU)
+        return stw_fail(STW_E_UNSUPPORTED,
+                        "%s: a context of backend %s: in this version attention over ranks runs on the CPU backend; "
+                        "single steps (stw_attn_bwd with offsets and accumulated f32 gradients) run on all",
+                        call, stw_backend_name(context->ops->backend));
     stw_cp_plan *plan = calloc(1, sizeof *plan);
     if (!plan) status = stw_fail(STW_E_NO_MEMORY, "%s: no memory", call);
     else if (!context) status = stw_fail(STW_E_INVALID, "%s: context is null", call);
@@ -461,7 +462,7 @@ static stw_status plan_create(const char *call, stw_plan_kind kind, stw_cp *cp, 
         status = build(plan, desc);
     }
     /* the lists are compared while the caller's are there */
-    status = stw_cp_agree(call, cp, context, kind, plan ? &plan->desc : NULL, plan ? &plan->attn : NULL, status);
+    status = stw_cp_agree(call, cp, kind, plan ? &plan->desc : NULL, plan ? &plan->attn : NULL, status);
     if (status) {
         stw_cp_plan_destroy(plan);
         return status;

@@ -50,7 +50,7 @@ static stw_attn_strides rows_of(int64_t batch_rows, int64_t heads, int64_t dim) 
     return (stw_attn_strides){.batch = batch_rows * heads * dim, .head = dim, .seq = heads * dim};
 }
 
-/* What all descriptors of parts and of calls for delta have alike: sizes, dense, nothing on what a caller alone has. */
+/* Descriptors of parts and of calls for delta start from this one: dense, of these rows and keys. */
 static stw_attn_desc common_desc(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows) {
     stw_attn_desc d = p->attn;
     d.batch = seq->batch;
@@ -77,7 +77,7 @@ static void one_batch(stw_attn_desc *d) {
     d->bias.batch = d->dbias.batch = 0;
 }
 
-/* Keys of the block and of the sums that a batch's rows lie apart. */
+/* `block`, `sums`: rows between two batches in the block and in its sums. */
 static stw_attn_desc backward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
                                    int64_t block, int64_t sums) {
     stw_attn_desc d = common_desc(p, seq, q_rows, k_rows);

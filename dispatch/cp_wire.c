@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * This rank, and the calls of its transport. A transport that failed once is not asked again: its ranks no longer agree
+ * This rank, and the calls of its transport. After one failure the transport is not asked again: the ranks no longer agree
  * on what has been sent. */
 #include "cp.h"
 
@@ -50,11 +50,19 @@ stw_status stw_cp_usable(const stw_cp_calling *c) {
     return stw_fail(STW_E_DRIVER, "%s: the transport has failed before: %s", c->who, c->cp->broken);
 }
 
+stw_status stw_cp_call_ended(const stw_cp_calling *c, stw_status status) {
+    if (status && !c->cp->broken[0])
+        snprintf(c->cp->broken, sizeof c->cp->broken, "an earlier call ended in its middle: %.160s", stw_last_error());
+    return status;
+}
+
 static const char waiting[] = "wait";
 
 /* What was posted before a failure still uses our memory, which the caller gives up when he hears of it. */
 static void abandon(const stw_cp_calling *c) {
     const stw_cp_transport *wire = &c->cp->wire;
+    if (c->cp->open) (void)wire->group_end(wire->user, c->stream); /* NCCL would hold back all that the thread posts */
+    c->cp->open = 0;
     if (wire->wait) (void)wire->wait(wire->user, c->stream);
 }
 
@@ -80,7 +88,9 @@ static stw_status judge_peer(const stw_cp_calling *c, int error, const char *did
 }
 
 stw_status stw_cp_begin(const stw_cp_calling *c) {
-    return judge(c, c->cp->wire.group_begin(c->cp->wire.user), "group_begin");
+    stw_status status = judge(c, c->cp->wire.group_begin(c->cp->wire.user), "group_begin");
+    c->cp->open = !status;
+    return status;
 }
 
 stw_status stw_cp_send(const stw_cp_calling *c, const void *from, size_t bytes, int32_t peer) {
@@ -94,6 +104,7 @@ stw_status stw_cp_recv(const stw_cp_calling *c, void *to, size_t bytes, int32_t 
 }
 
 stw_status stw_cp_end(const stw_cp_calling *c) {
+    c->cp->open = 0;
     return judge(c, c->cp->wire.group_end(c->cp->wire.user, c->stream), "group_end");
 }
 
@@ -105,8 +116,10 @@ stw_status stw_cp_wait(const stw_cp_calling *c) {
 stw_status stw_cp_gather(const stw_cp_calling *c, const void *from, void *to, size_t bytes) {
     const stw_cp *cp = c->cp;
     if (!bytes) return STW_OK;
-    if (cp->wire.all_gather)
-        return judge(c, cp->wire.all_gather(cp->wire.user, from, to, bytes, c->stream), "all_gather");
+    if (cp->wire.all_gather) {
+        stw_status status = judge(c, cp->wire.all_gather(cp->wire.user, from, to, bytes, c->stream), "all_gather");
+        return status ? status : stw_cp_wait(c);
+    }
     memcpy((char *)to + (size_t)cp->rank * bytes, from, bytes);
     if (cp->size == 1) return STW_OK;
     stw_status status = stw_cp_begin(c);
@@ -121,5 +134,6 @@ stw_status stw_cp_gather(const stw_cp_calling *c, const void *from, void *to, si
 
 stw_status stw_cp_reduce(const stw_cp_calling *c, const void *from, void *to, size_t count, stw_dtype dtype) {
     const stw_cp_transport *wire = &c->cp->wire;
-    return judge(c, wire->reduce_scatter(wire->user, from, to, count, dtype, c->stream), "reduce_scatter");
+    stw_status status = judge(c, wire->reduce_scatter(wire->user, from, to, count, dtype, c->stream), "reduce_scatter");
+    return status ? status : stw_cp_wait(c);
 }

@@ -50,8 +50,9 @@ typedef struct stw_cp_transport {
     int (*recv)(void *user, void *to, size_t bytes, int32_t peer, stw_stream stream);
     /** Starts the group in `stream`; may return before anything has moved. Required. */
     int (*group_end)(void *user, stw_stream stream);
-    /** Returns when all groups that were started are complete. Null: they are when group_end returns. Where it fails,
-     * nothing uses the memory of a message any more; it is also called behind a failure of another function. */
+    /** Returns when all that was started is complete: groups, all_gather, reduce_scatter. Null: it is when its function
+     * returns. It is also called behind a failure of another function. Where it fails, messages that could not be
+     * taken back may still use the call's memory: that lives on until the communicator is gone. */
     int (*wait)(void *user, stw_stream stream);
     /** `bytes` > 0 bytes of each rank to all: `to` is [size][bytes]. Null: done by groups of sends. */
     int (*all_gather)(void *user, const void *from, void *to, size_t bytes, stw_stream stream);

@@ -9,6 +9,7 @@
 typedef struct faulty {
     stw_cp_transport inner;
     int64_t calls, fails_at; /* counted from 1; 0: never */
+    int64_t open;            /* groups that have begun and not ended */
 } faulty;
 
 static faulty faults[RANKS_MAX];
@@ -17,7 +18,9 @@ enum { FAULT = 77 };
 
 static int group_begin(void *user) {
     faulty *f = user;
-    return fails(f) ? FAULT : f->inner.group_begin(f->inner.user);
+    if (fails(f)) return FAULT;
+    ++f->open;
+    return f->inner.group_begin(f->inner.user);
 }
 static int send_bytes(void *user, const void *from, size_t bytes, int32_t peer, stw_stream stream) {
     faulty *f = user;
@@ -29,6 +32,7 @@ static int recv_bytes(void *user, void *to, size_t bytes, int32_t peer, stw_stre
 }
 static int group_end(void *user, stw_stream stream) {
     faulty *f = user;
+    --f->open;
     return fails(f) ? FAULT : f->inner.group_end(f->inner.user, stream);
 }
 static int wait_all(void *user, stw_stream stream) {
@@ -107,6 +111,7 @@ static void each_call_fails(void **state) {
     for (fault_at = 1; fault_at <= calls; ++fault_at) {
         run_ranks(ranks, 2, 0.15, run_both, &schedule, wrap);
         assert_int_equal(ranks[1].status, STW_E_DRIVER);
+        for (int r = 0; r < 2; ++r) assert_int_equal(faults[r].open, 0);
         if (!strstr(ranks[1].text, "test_faults") && !strstr(ranks[1].text, "threads: the cable is cut"))
             fail_msg("call %lld: %s", (long long)fault_at, ranks[1].text);
         if (ranks[0].status != STW_OK && ranks[0].status != STW_E_DRIVER) fail_msg("%s", ranks[0].text);

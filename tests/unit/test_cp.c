@@ -133,15 +133,34 @@ static void every_byte_is_compared(void **state) {
     stw_attn_desc attn = STW_INIT(stw_attn_desc);
     (void)state;
     attn.dtype = STW_F32;
-    assert_int_equal(stw_cp_agree("test", cp, NULL, STW_PLAN_ATTN_BWD, &desc, &attn, STW_OK), STW_OK);
+    assert_int_equal(stw_cp_agree("test", cp, STW_PLAN_ATTN_BWD, &desc, &attn, STW_OK), STW_OK);
     memcpy(first, captured, captured_bytes);
     for (size_t at = 0; at < sizeof attn; ++at) {
         stw_attn_desc changed = attn;
         if (is_own(at)) continue;
         ((unsigned char *)&changed)[at] ^= 1;
-        assert_int_equal(stw_cp_agree("test", cp, NULL, STW_PLAN_ATTN_BWD, &desc, &changed, STW_OK), STW_OK);
+        assert_int_equal(stw_cp_agree("test", cp, STW_PLAN_ATTN_BWD, &desc, &changed, STW_OK), STW_OK);
         if (!memcmp(first, captured, captured_bytes)) fail_msg("byte %zu of stw_attn_desc is not compared", at);
     }
+    stw_cp_destroy(cp);
+}
+
+static int gather_nothing(void *user, const void *from, void *to, size_t bytes, stw_stream stream) {
+    (void)user, (void)from, (void)to, (void)bytes, (void)stream;
+    return 0;
+}
+
+/* A gather that has moved nothing yet shows zeros, which read as what all agree on. */
+static void a_refusal_stays(void **state) {
+    int32_t size = 2;
+    stw_cp *cp = make_cp(1, &size);
+    const stw_cp_desc desc = STW_INIT(stw_cp_desc);
+    const stw_attn_desc attn = STW_INIT(stw_attn_desc);
+    (void)state;
+    cp->wire.all_gather = gather_nothing;
+    assert_int_equal(stw_cp_agree("test", cp, STW_PLAN_ATTN_BWD, &desc, &attn, stw_fail(STW_E_INVALID, "test: no")),
+                     STW_E_INVALID);
+    assert_string_equal(stw_last_error(), "test: no");
     stw_cp_destroy(cp);
 }
 
@@ -367,6 +386,7 @@ int main(void) {
         cmocka_unit_test(zigzag_pairs_first_with_last),
         cmocka_unit_test(pairs_are_counted),
         cmocka_unit_test(every_byte_is_compared),
+        cmocka_unit_test(a_refusal_stays),
         cmocka_unit_test(moves_meet),
         cmocka_unit_test(what_sees_nothing_is_not_sent),
         cmocka_unit_test(zigzag_is_balanced),

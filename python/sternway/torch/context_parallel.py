@@ -84,6 +84,8 @@ class _Wire:
     def __init__(self, group, timeout: float) -> None:
         self.group, self.timeout = group, datetime.timedelta(seconds=timeout)
         self.works: list = []
+        self.left: list = []  # works that failed, which may be under way still, and the memory of their calls
+        self.kept: list = []
         self.text = ctypes.create_string_buffer(512)
         self.transport = _Transport(struct_size=ctypes.sizeof(_Transport), name=b"torch.distributed")
         for name, words in _CALLS.items():
@@ -117,16 +119,22 @@ class _Wire:
         pass
 
     def wait(self, stream) -> None:
-        works, self.works = self.works, []
-        for work in works:
-            if not work.wait(self.timeout):
-                raise RuntimeError(f"the others did not come within {self.timeout}")
+        works, self.works, failure = self.works, [], None
+        for work in works:  # all of them: what is still under way uses memory of the call
+            try:
+                if not work.wait(self.timeout):
+                    raise RuntimeError(f"the others did not come within {self.timeout}")
+            except Exception as error:  # noqa: BLE001
+                failure = failure or error
+                self.left.append(work)
+        if failure:
+            raise failure
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, cp, options, q, k, v):
-        out, lse = torch.empty_like(q[..., :1].expand(*q.shape[:3], v.shape[3])), q.new_empty(q.shape[:3], dtype=cp.number(q))
+        out, lse = q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=cp.number(q))
         cp.call("fwd", options, q=q, k=k, v=v, out=out, lse=lse)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.cp, ctx.options = cp, options
@@ -185,6 +193,12 @@ class ContextParallel:
                   total_k: int | None = None) -> torch.Tensor:
         """scaled_dot_product_attention of the whole problem: q [B,Hq,S here,D], k and v [B,Hk,S here,D], Hq a multiple of Hk.
         total_q, total_k: rows of the whole; None: those of this rank times the group's size, where that is right."""
+        for name, t in (("q", q), ("k", k), ("v", v)):
+            if t.dim() != 4 or t.device.type != "cpu" or t.dtype != q.dtype:
+                raise ValueError(f"context_parallel: {name} is a {t.dim()}-dimensional tensor of {t.dtype} on {t.device}: q, k and "
+                                 "v are [B,H,S,D] of one dtype on the CPU")
+        if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+            raise ValueError(f"context_parallel: q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not go together")
         totals = (q.shape[2] * self.size if total_q is None else total_q,
                   k.shape[2] * self.size if total_k is None else total_k)
         return _Attention.apply(self, (is_causal, scale, totals), q.contiguous(), k.contiguous(), v.contiguous())
@@ -215,7 +229,10 @@ class ContextParallel:
         workspace = torch.empty(size, dtype=torch.uint8)
         args = _fill(_native.AttnArgs, **{name: t.data_ptr() for name, t in tensors.items()})
         run = getattr(self.library, f"stw_cp_attn_{call}")
-        _check(self.library, run(plan, args, ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(size), None))
+        status = run(plan, args, ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(size), None)
+        if self.wire.left:  # messages that a failure left under way
+            self.wire.kept.append((workspace, tensors))
+        _check(self.library, status)
 
 
 def context_parallel(group=None, *, order: str = "zigzag", schedule: str = "auto", ranks_per_node: int = 0,
