@@ -47,7 +47,7 @@ static void class_bias(stw_bias_param *bias) {
     bias->query = bias->query != 0;
 }
 
-/* As of a bias: what masks share between batches and heads says how many lists a GPU makes of them. */
+/* Kernels and workspace depend only on which strides are 0: a GPU makes a list a head of the mask. */
 static void class_masks(stw_attn_params *p) {
     p->intervals.batch = p->intervals.batch != 0;
     p->intervals.head = p->intervals.head != 0;

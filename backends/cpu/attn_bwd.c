@@ -2,8 +2,7 @@
  *
  * Runs the phases of an attention call on the context's threads. The backward call has five: what intervals hide
  * (attn_hidden.c), preprocess (attn_rows.c), dSink, broadcast dBias (attn_bias.c), main phase (attn_main.c). f64
- * problems have those of
- * attn_f64_bwd.c instead. Called through backend.c. */
+ * problems have those of attn_f64_bwd.c instead. Called through backend.c. */
 #include "cpu.h"
 
 #include <fenv.h>

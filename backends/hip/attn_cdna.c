@@ -10,7 +10,6 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-
 enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads know masks alone */
 /* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most. */
 enum { CDNA_SUM_ROWS = 2048 };

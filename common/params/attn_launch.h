@@ -166,7 +166,8 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 #define STW_SM90_SMEM(hd)                                                                                              \
     (((hd) + 63u) / 64u * 128u * (3u * 128u + 6u * STW_SM90_BM(hd)) + 2u * 256u * STW_SM90_BM(hd) +                    \
      3u * (2u * STW_SM90_BM(hd) + STW_STATS_PAD) * 4u + 128u * 8u + 96u + STW_WORK_TILE_BYTES)
-/* Its kernels of masks: bytes of a key block's keys and of a word of query blocks, 32; words of a row, at most. */
+/* Its kernels of masks: bytes of what is kept of a key block and its 128 keys; of a word, which stands for 32 query
+ * blocks; what ends a list of key blocks; words of a row of query blocks, at most. */
 #define STW_SM90_VISIBLE_BLOCK_BYTES (STW_KEY_BLOCK_BYTES + 128u * 24u)
 #define STW_SM90_VISIBLE_WORD_BYTES  16u
 #define STW_SM90_VISIBLE_NONE        0xFFFFu /* in visible_next */
