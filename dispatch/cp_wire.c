@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * This rank, and the calls of its transport. After one failure the transport is not asked again: the ranks no longer agree
- * on what has been sent. */
+ * This rank, and the calls of its transport. After one failure the transport is not asked again: the
+ * ranks no longer agree on what has been sent. */
 #include "cp.h"
 
 #include "common/extend.h"

@@ -3,8 +3,9 @@
  * Interval and block masks in sm90's own main loop. A kernel before it notes of each key block (of a kv head, where
  * heads have masks of their own) which query blocks hold a visible pair, and in which of them pairs are to be tested: a
  * bit each, 32 blocks a word. Each word with a bit names the next that has one, over the heads of the group; where
- * these share one row of words, the last names the first, of the next head. So the main loop comes to its next query block in the same few instructions wherever that is. Of each
- * key it notes the first and the last row that see it and the intervals, which may hide rows between the two. */
+ * these share one row of words, the last names the first, of the next head. So the main loop comes to its next query
+ * block in the same few instructions wherever that is. Of each key it notes the first and the last row that see it and
+ * the intervals, which may hide rows between the two. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_VISIBLE_H
 #define STW_CUDA_ATTN_BWD_SM90_VISIBLE_H
 

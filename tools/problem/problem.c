@@ -338,25 +338,26 @@ static stw_status refuse_unknown(const stw_reader *r) {
     /* what others call it; %s: the value */
     static const struct {
         const char *theirs, *ours;
-    } known[] = {{"causal", "causal_tl or causal_br"},
-                 {"is_causal", "causal_tl or causal_br"},
-                 {"window", "wl%s or wr%s"},
-                 {"win", "wl%s or wr%s"},
-                 {"swa", "wl%s"},
-                 {"local", "wl%s or wr%s"},
-                 {"left", "wl%s"},
-                 {"right", "wr%s"},
-                 {"window_left", "wl%s"},
-                 {"window_right", "wr%s"},
-                 {"deterministic", "det"},
-                 {"varlen", "thd"},
-                 {"packed", "thd"},
-                 {"sbhd", "st_q<batch>,<head>,<seq> for each tensor"},
-                 {"bias", "bias_bhqk, a 1 in the place of each broadcast dimension"},
-                 {"mask", "causal_tl, causal_br, intervals_from or biasu8_bhqk"},
-                 {"intervals", "intervals_from, intervals_range, intervals_from_below, intervals_range_below or intervals_two"},
-                 {"documents", "draw_documents"},
-                 {"document", "draw_documents"}};
+    } known[] = {
+        {"causal", "causal_tl or causal_br"},
+        {"is_causal", "causal_tl or causal_br"},
+        {"window", "wl%s or wr%s"},
+        {"win", "wl%s or wr%s"},
+        {"swa", "wl%s"},
+        {"local", "wl%s or wr%s"},
+        {"left", "wl%s"},
+        {"right", "wr%s"},
+        {"window_left", "wl%s"},
+        {"window_right", "wr%s"},
+        {"deterministic", "det"},
+        {"varlen", "thd"},
+        {"packed", "thd"},
+        {"sbhd", "st_q<batch>,<head>,<seq> for each tensor"},
+        {"bias", "bias_bhqk, a 1 in the place of each broadcast dimension"},
+        {"mask", "causal_tl, causal_br, intervals_from or biasu8_bhqk"},
+        {"intervals", "intervals_from, intervals_range, intervals_from_below, intervals_range_below or intervals_two"},
+        {"documents", "draw_documents"},
+        {"document", "draw_documents"}};
     char what[300], token[49], value[49];
     stw_text text = stw_text_in(what, sizeof what);
     int length = r->length < sizeof token ? (int)r->length : (int)sizeof token - 1;
