@@ -98,7 +98,7 @@ static inline int stw_cp_mpi_recv(void *user, void *to, size_t bytes, int32_t pe
 }
 
 /* Until all is complete or the time is up. What is not is cancelled, as far as the MPI can: sends, and receives that
- * have met theirs, may stay under way, so after a timeout tensors and workspace live until the communicator is freed. */
+ * have met theirs, may stay under way, so after a timeout tensors and workspace live until the communicator is gone. */
 static inline int stw_cp_mpi_wait(void *user, stw_stream stream) {
     stw_cp_mpi *mpi = (stw_cp_mpi *)user;
     double until = MPI_Wtime() + mpi->timeout_s;
