@@ -3,7 +3,7 @@
  * Interval and block masks in the shared main loop. What attn_hidden_blocks.h has found of a work tile's keys tells in
  * O(1) which query block comes next, all between being hidden (skipped), and whether it is touched: a step of a
  * touched one sets P of hidden pairs to 0, and dS with it. Any other step knows nothing of masks. Nothing of this is
- * kept over a step: registers and shared memory are taken, and caches have it.
+ * kept over a step: no registers and no shared memory are left for 32 bytes, and L1 holds them.
  *
  *     keys     +----+
  *              |    |  rows of an earlier document: skipped

@@ -173,7 +173,8 @@ struct Worker {
         scratch.assign(count * LANES * r.scratch_bytes + 16, 0xc1);
         poisoned_lds.resize(r.lds_bytes);
         for (u32 i = 0; i < r.lds_bytes; ++i) poisoned_lds[i] = (u8)((u32)POISON_LDS >> 8 * (i % 4));
-        group.shadow.clear(r.launch->races && count > 1 ? r.lds_bytes / 2 + 1 : 0); /* a wave alone is in order */
+        /* LDS serves the instructions of one wave in their order, so a group of one wave has no races. */
+        group.shadow.clear(r.launch->races && count > 1 ? r.lds_bytes / 2 + 1 : 0);
         for (size_t i = 0; i < count; ++i) {
             Wave *w = (Wave *)aligned_alloc(alignof(Wave), sizeof(Wave));
             w->run = &run;
