@@ -65,7 +65,7 @@ static uint32_t mask_length(const stw_attn_params *p, uint32_t bm) {
     return (uint32_t)stw_blocks_of(stw_blocks_of(p->max_seq_q, bm), 32);
 }
 
-/* NULL, or why no kernel takes the masks of the problem. Words are counted for the smallest query blocks, of 64 rows. */
+/* NULL, or why no kernel takes the masks of the problem. Words are counted for the smallest query blocks, 64 rows. */
 static const char *masks_refusal(const stw_attn_params *p) {
     if (p->features & FEATURES & ~MASKS) return "with masks it takes no ALiBi, softcap, dropout and bias";
     if (p->features & STW_FEAT_DETERMINISTIC && stw_blocks_of(p->max_seq_kv, KEYS) >= STW_SM90_VISIBLE_NONE)
