@@ -10,6 +10,7 @@
 #include "common/env.h"
 #include "common/params/attn_bwd.h"
 #include "common/params/attn_stage.h"
+#include "common/params/cp.h"
 #include "common/params/jagged.h"
 #include "common/status.h"
 #include "sternway/sternway.h"
@@ -101,6 +102,13 @@ typedef struct stw_jagged_work {
     void *own;                  /* the backend's, NULL or one block of malloc that the plan frees */
 } stw_jagged_work;
 
+/* What a plan over ranks has of a device beside its plans of attention. */
+typedef struct stw_cp_side {
+    stw_stream stream;     /* for what is sent; null on the CPU: the caller's        */
+    void *event[2];        /* of cp_order                                            */
+    const void *kernel[2]; /* of cp_cast and cp_merge                                */
+} stw_cp_side;
+
 typedef struct stw_backend_ops {
     stw_backend backend;
     int attn_f64;    /* attention takes f64: dispatch refuses it elsewhere             */
@@ -139,6 +147,21 @@ typedef struct stw_backend_ops {
     stw_status (*jagged_prepare)(const stw_device *device, stw_jagged_work *work);
     stw_status (*jagged_bwd)(const stw_device *device, const stw_jagged_work *work, const stw_jagged_params *params,
                              void *workspace, stw_stream stream, uint32_t cpu_threads);
+
+    /* Attention over ranks (dispatch/cp.h). cp_open at plan time; cp_close takes what it left, also after a failure.
+     * cp_check refuses what attn_bwd or attn_fwd would of a call's tensors. cp_order: what `after` gets from now on
+     * comes behind what `before` has got; `joins`: from the side's stream back to the caller's. Nothing but cp_open
+     * and cp_close allocates or waits. */
+    stw_status (*cp_open)(const stw_device *device, stw_cp_side *side_out);
+    void (*cp_close)(const stw_device *device, stw_cp_side *side);
+    stw_status (*cp_check)(const stw_device *device, const char *who, stw_plan_kind kind, const stw_attn_params *params,
+                           const void *workspace, stw_stream stream);
+    stw_status (*cp_cast)(const stw_device *device, const stw_cp_side *side, const stw_cp_cast *cast,
+                          stw_stream stream);
+    stw_status (*cp_merge)(const stw_device *device, const stw_cp_side *side, const stw_cp_merge *merge,
+                           stw_stream stream);
+    stw_status (*cp_order)(const stw_device *device, const stw_cp_side *side, int joins, stw_stream before,
+                           stw_stream after);
 
     stw_status (*buffer_alloc)(const stw_device *device, size_t bytes, void **pointer_out);
     stw_status (*buffer_free)(const stw_device *device, void *pointer);

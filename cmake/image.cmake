@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 #
 # Device images: compiled at build time, embedded by .incbin, listed with their hashes in
-# generated/images.def and jagged_images.def for backends/gpu/image.c. Included by the top level behind the backends, whose target
-# the objects join. Without a device compiler the backend is built with its loader and no image.
+# generated/images.def, jagged_images.def and cp_images.def for backends/gpu/image.c. Included by the top level behind the
+# backends, whose target the objects join. Without a device compiler the backend is built with its loader and no image.
 set(STERNWAY_IMAGES_FROM "" CACHE PATH "images/ of another build of the same sources: its images are taken, which cost minutes")
 set(STERNWAY_IMAGES all CACHE STRING "device images to build: all, none, or archs, as in sm80,gfx942; NVIDIA's also as sm80:cubin and sm80:ptx")
 set(STERNWAY_ARCHS all CACHE STRING "GPU archs to build images of: all, or some with commas between, as in sm90,gfx942")
@@ -16,9 +16,11 @@ endif()
 set(STERNWAY_IMAGE_CACHE ${_default_cache} CACHE STRING "folder that keeps compiled images for later builds (cmake/cached.sh), or OFF")
 set(_images ${CMAKE_BINARY_DIR}/images)
 file(MAKE_DIRECTORY ${_images} ${CMAKE_BINARY_DIR}/generated)
-# BACKEND ARCH KIND SYMBOL FILE, five words an image: attention's; those of the jagged operations, a set of their own
+# BACKEND ARCH KIND SYMBOL FILE, five words an image: attention's; those of the jagged operations and of attention over ranks,
+# sets of their own
 set(_image_words)
 set(_jagged_words)
+set(_cp_words)
 set(_image_files)
 set(_image_asm "/* Made by cmake/image.cmake: the bytes of the device images. The zero behind each ends PTX text. */\n")
 
@@ -119,6 +121,9 @@ macro(_stw_image backend arch kind file)
     if(_name MATCHES "^jagged")
         string(TOLOWER "stw_jagged_image_${backend}_${arch}_${kind}" _symbol)
         list(APPEND _jagged_words ${backend} ${arch} ${kind} ${_symbol} ${_embedded})
+    elseif(_name MATCHES "^cp_")
+        string(TOLOWER "stw_cp_image_${backend}_${arch}_${kind}" _symbol)
+        list(APPEND _cp_words ${backend} ${arch} ${kind} ${_symbol} ${_embedded})
     else()
         string(TOLOWER "stw_image_${backend}_${arch}_${kind}" _symbol)
         list(APPEND _image_words ${backend} ${arch} ${kind} ${_symbol} ${_embedded})
@@ -208,6 +213,9 @@ elseif(STERNWAY_CUDA)
         _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=compute_90 arch=compute_90,code=sm_90)
         # Hopper's own products; all other kernels are those above.
         _stw_nvcc_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/jagged_sm90.cu sm90 CUBIN arch=compute_90a,code=sm_90a)
+        set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/cp_sm80.cu)
+        _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
+        _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=compute_90 arch=compute_90,code=sm_90)
     elseif(_named)
         message(FATAL_ERROR "${_wanted_by}: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda, what bootstrap.sh fetches)")
     else()
@@ -273,6 +281,7 @@ elseif(STERNWAY_HIP)
             if(_is_wanted)
                 _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/attn_bwd_cdna.hip ${_arch} attn_bwd)
                 _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/jagged_cdna.hip ${_arch} jagged)
+                _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/cp_cdna.hip ${_arch} jagged)
             endif()
         endforeach()
         # The kernels as one preprocessed file an arch, for other compilers and for reading.
@@ -289,10 +298,12 @@ endif()
 
 # generated/kernels.txt: the names of all kernels, from the preprocessor; no device compiler is needed.
 set(_kernels backends/cuda/attn_bwd_sm80.cu sm80 __CUDA_ARCH__=800 - backends/cuda/attn_bwd_sm90.cu sm90 __CUDA_ARCH__=900 -
-    backends/cuda/jagged_sm80.cu sm80 __CUDA_ARCH__=800 - backends/cuda/jagged_sm90.cu sm90 __CUDA_ARCH__=900 -)
+    backends/cuda/jagged_sm80.cu sm80 __CUDA_ARCH__=800 - backends/cuda/jagged_sm90.cu sm90 __CUDA_ARCH__=900 -
+    backends/cuda/cp_sm80.cu sm80 __CUDA_ARCH__=800 -)
 foreach(_arch IN LISTS STERNWAY_ARCHS_HIP)
     list(APPEND _kernels backends/hip/attn_bwd_cdna.hip ${_arch} __${_arch}__ common/tuning/attn_bwd.${_arch}.def
-        backends/hip/jagged_cdna.hip ${_arch} __${_arch}__ common/tuning/jagged.${_arch}.def)
+        backends/hip/jagged_cdna.hip ${_arch} __${_arch}__ common/tuning/jagged.${_arch}.def
+        backends/hip/cp_cdna.hip ${_arch} __${_arch}__ -)
 endforeach()
 file(GLOB _kernel_sources CONFIGURE_DEPENDS common/device/* common/kernels/* common/params/* common/tuning/*.def
     backends/cuda/*.cu backends/cuda/*.h backends/cuda/*.inl backends/hip/*.hip backends/hip/*.h backends/hip/*.inl)
@@ -330,7 +341,10 @@ if(_image_files)
     add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/generated/jagged_images.def
         COMMAND stw_image_rows ${CMAKE_BINARY_DIR}/generated/jagged_images.def ${_jagged_words}
         DEPENDS stw_image_rows ${_image_files} COMMENT "Hashes of the jagged device images" VERBATIM)
+    add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/generated/cp_images.def
+        COMMAND stw_image_rows ${CMAKE_BINARY_DIR}/generated/cp_images.def ${_cp_words}
+        DEPENDS stw_image_rows ${_image_files} COMMENT "Hashes of the device images of attention over ranks" VERBATIM)
     set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/backends/gpu/image.c TARGET_DIRECTORY sternway_internal PROPERTIES
-        COMPILE_DEFINITIONS "STW_IMAGE_ROWS=\"images.def\";STW_JAGGED_IMAGE_ROWS=\"jagged_images.def\""
-        OBJECT_DEPENDS "${CMAKE_BINARY_DIR}/generated/images.def;${CMAKE_BINARY_DIR}/generated/jagged_images.def")
+        COMPILE_DEFINITIONS "STW_IMAGE_ROWS=\"images.def\";STW_JAGGED_IMAGE_ROWS=\"jagged_images.def\";STW_CP_IMAGE_ROWS=\"cp_images.def\""
+        OBJECT_DEPENDS "${CMAKE_BINARY_DIR}/generated/images.def;${CMAKE_BINARY_DIR}/generated/jagged_images.def;${CMAKE_BINARY_DIR}/generated/cp_images.def")
 endif()

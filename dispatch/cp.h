@@ -8,7 +8,10 @@
  *   3. ticks: a tick starts the moves of the next ones, runs its parts, each a chunk of q against a chunk of keys by
  *      a plan of attn_bwd.h, and waits for the moves
  *   4. split > 1: the way back of dQ, dK and dV; then the caller's tensors are written
- * Which rank sends what in which tick follows from the descriptor alone, so no rank asks another. */
+ * Which rank sends what in which tick follows from the descriptor alone, so no rank asks another.
+ *
+ * On a GPU nothing waits on the host: kernels go to the caller's stream, what is sent to a stream of the plan's own.
+ * begin orders that one behind the caller's, wait the caller's behind it; on the CPU wait is the transport's. */
 #ifndef STW_DISPATCH_CP_H
 #define STW_DISPATCH_CP_H
 
@@ -32,9 +35,14 @@ struct stw_cp {
 typedef struct stw_cp_calling {
     stw_cp *cp;
     const char *who, *what;
-    stw_stream stream;
-    int32_t step; /* counted from 1; 0: none to tell */
+    const stw_context *context; /* null: none was given, at plan time */
+    const stw_cp_side *side;
+    stw_stream stream; /* the caller's */
+    int32_t step;      /* counted from 1; 0: none to tell */
 } stw_cp_calling;
+
+/* What is sent goes by a stream of its own: a GPU's. */
+static inline int stw_cp_is_apart(const stw_cp_calling *c) { return c->side && c->side->stream; }
 
 /* `status` of a call that may have sent something: after a failure this rank is out of step with the others. */
 stw_status stw_cp_call_ended(const stw_cp_calling *calling, stw_status status);
@@ -138,6 +146,7 @@ typedef struct stw_cp_places {
 struct stw_cp_plan {
     stw_cp *cp;
     stw_context *context;
+    stw_cp_side side; /* of the context's device */
     stw_plan_kind kind;
     const char *call;
     stw_cp_desc desc;      /* attn null                                            */
@@ -172,7 +181,7 @@ struct stw_cp_plan {
 };
 
 /* Compares this rank's problem with the others'; `local` is what this rank found. (cp_compare.c) */
-stw_status stw_cp_agree(const char *who, stw_cp *cp, stw_plan_kind kind, const stw_cp_desc *desc,
+stw_status stw_cp_agree(const stw_cp_calling *calling, stw_plan_kind kind, const stw_cp_desc *desc,
                         const stw_attn_desc *attn, stw_status local);
 
 /* Adds the parts, moves and ticks of this rank (cp_schedule.c). */
@@ -189,7 +198,10 @@ static inline size_t stw_cp_block_bytes(const stw_cp_plan *p, int64_t keys) {
 static inline size_t stw_cp_sum_bytes(const stw_cp_plan *p, int64_t keys) {
     return (size_t)(keys * p->heads_kv * (p->attn.head_dim_qk + p->attn.head_dim_v)) * stw_dtype_size(p->number);
 }
-/* Bytes of a number in which the forward sums: double, and long double of f64 problems. */
+/* The number in which the forward sums: double, and long double of f64 problems. */
+static inline uint32_t stw_cp_wide_dtype(const stw_cp_plan *p) {
+    return p->number == STW_F64 ? STW_CP_LONG_DOUBLE : (uint32_t)STW_F64;
+}
 static inline size_t stw_cp_wide_size(const stw_cp_plan *p) {
     return p->number == STW_F64 ? sizeof(long double) : sizeof(double);
 }
@@ -241,8 +253,29 @@ char *stw_cp_at(const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t b, int64_
 stw_cp_tensor stw_cp_ours(char *data, stw_cp_rows_of_whom whose, int kv, int64_t heads, int64_t width, stw_dtype dtype);
 /* Positions, dropout and threads of a part's call. */
 void stw_cp_positions(const stw_cp_run *run, const stw_cp_part *part, stw_attn_args *args_out);
-/* All rows and heads of a tensor into another of the same rows; `adds`: to what is there. */
-void stw_cp_copy(const stw_cp_plan *plan, const stw_cp_tensor *to, const stw_cp_tensor *from, int adds);
+
+/* Elements, in the call's stream (cp_elements.c). `dtype`: also STW_CP_LONG_DOUBLE. */
+stw_status stw_cp_cast_all(const stw_cp_run *run, const stw_cp_cast *cast);
+stw_status stw_cp_set(const stw_cp_run *run, void *to, int64_t count, uint32_t dtype, double value);
+stw_status stw_cp_convert(const stw_cp_run *run, void *to, uint32_t to_dtype, const void *from, uint32_t from_dtype,
+                          int64_t count);
+stw_status stw_cp_add(const stw_cp_run *run, void *to, const void *from, int64_t count, uint32_t dtype);
+/* A row of a tensor at one of its heads, in `rows` ones of each of `batches` that are `batch` elements apart. */
+typedef struct stw_cp_lines {
+    const stw_cp_tensor *t;
+    char *row;
+    int64_t head, batch;
+} stw_cp_lines;
+/* `adds`: to what is there. */
+stw_status stw_cp_copy_heads(const stw_cp_run *run, const stw_cp_lines *to, const stw_cp_lines *from, int64_t batches,
+                             int64_t rows, int64_t heads, int adds);
+/* Rows [row, + count) of all batches of a sequence, all heads; `from` null: zero. */
+stw_status stw_cp_copy_rows(const stw_cp_run *run, const stw_cp_tensor *to, const stw_cp_tensor *from,
+                            const stw_cp_seq *seq, int64_t row, int64_t count, int adds);
+/* All rows and heads of a tensor into another of the same rows. */
+stw_status stw_cp_copy(const stw_cp_run *run, const stw_cp_tensor *to, const stw_cp_tensor *from, int adds);
+/* Elements between two batches of a sequence. */
+int64_t stw_cp_batch_stride(const stw_cp_tensor *t, const stw_cp_seq *seq);
 /* Stage 2 (in: from the rank's to the shard's) and stage 4, of `count` tensors. */
 stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *from, const stw_cp_tensor *const *to,
                            const int *adds, int count);
@@ -255,6 +288,7 @@ stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_part_fn part);
 stw_status stw_cp_scatter_sums(stw_cp_run *run);
 char *stw_cp_slot(const stw_cp_run *run, int32_t slot);
 char *stw_cp_sum_slot(const stw_cp_run *run, int32_t slot, int half);
+stw_status stw_cp_zero_sums(const stw_cp_run *run, int32_t slot, int half, int64_t keys);
 /* Sums `count` numbers at `data` over all ranks, in their order; `all` holds [size][count]. */
 stw_status stw_cp_sum_over_ranks(stw_cp_run *run, char *data, char *all, int64_t count);
 

@@ -4,8 +4,6 @@
  * stages). */
 #include "cp.h"
 
-#include <string.h>
-
 static void *callers_number(const stw_cp_plan *p, const void *data, int64_t elements) {
     return (char *)(uintptr_t)data + elements * (int64_t)stw_dtype_size(p->number);
 }
@@ -14,35 +12,29 @@ static char *bytes_at(const stw_cp_run *run, size_t place) { return run->workspa
 
 /* ---- stage 1 ---- */
 
-static void zero_rows(const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t row, int64_t count) {
-    for (int64_t b = 0; b < seq->batch; ++b)
-        for (int64_t i = row; i < row + count; ++i)
-            for (int64_t h = 0; h < t->heads; ++h) stw_store_f64(stw_cp_at(t, seq, b, i), h * t->head, t->dtype, 0);
-}
-
 /* Rows past the used length have a delta of zero. */
-static void zero_padding(const stw_cp_run *run) {
+static stw_status zero_padding(const stw_cp_run *run) {
     const stw_cp_plan *p = run->plan;
-    if (!(p->attn.flags & STW_ATTN_WRITE_DELTA)) return;
+    stw_status status = STW_OK;
+    if (!(p->attn.flags & STW_ATTN_WRITE_DELTA)) return STW_OK;
     for (int64_t s = 0; s < p->seq_count; ++s)
-        for (int at = 0, row = 0; at < 2; ++at) {
+        for (int at = 0, row = 0; at < 2 && !status; ++at) {
             const stw_cp_seq *seq = &p->seqs[s];
             stw_cp_chunk all = stw_cp_chunk_of(p->desc.order, seq->rows[0], p->cp->rank, p->cp->size, at);
             int64_t used = stw_cp_used(seq, 0, all).count;
-            zero_rows(&run->delta, seq, row + used, all.count - used);
+            status = stw_cp_copy_rows(run, &run->delta, NULL, seq, row + used, all.count - used, 0);
             row += (int)all.count;
         }
+    return status;
 }
 
 static stw_status run_rows(stw_cp_run *run) {
     const stw_cp_plan *p = run->plan;
     const stw_attn_desc *d = &p->attn;
-    size_t number = stw_dtype_size(p->number),
-           scratch = (size_t)(d->batch * d->heads_kv * (d->head_dim_qk + d->head_dim_v)) * number;
-    char *keys = bytes_at(run, p->at.scratch), *dk = keys + scratch;
-    stw_status status = STW_OK;
-    memset(keys, 0, scratch);
-    memset(bytes_at(run, p->at.dsink), 0, (size_t)d->heads_q * number);
+    int64_t scratch = d->batch * d->heads_kv * (d->head_dim_qk + d->head_dim_v);
+    char *keys = bytes_at(run, p->at.scratch), *dk = keys + (size_t)scratch * stw_dtype_size(p->number);
+    stw_status status = stw_cp_set(run, keys, scratch, (uint32_t)p->number, 0);
+    if (!status) status = stw_cp_set(run, bytes_at(run, p->at.dsink), d->heads_q, (uint32_t)p->number, 0);
     for (int64_t i = 0; i < p->row_count && !status; ++i) {
         const stw_cp_rows *rows = &p->row_calls[i];
         const stw_cp_seq *seq = &p->seqs[rows->seq];
@@ -61,8 +53,7 @@ static stw_status run_rows(stw_cp_run *run) {
         status = stw_attn_bwd(p->engines[rows->engine].plan, &a, run->engine_workspace, p->engine_workspace,
                               run->wire.stream);
     }
-    zero_padding(run);
-    return status;
+    return status ? status : zero_padding(run);
 }
 
 /* ---- stage 3 ---- */
@@ -106,24 +97,33 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
 }
 
 /* The halves of this shard's sums as rows of its keys. */
-static void join_sums(const stw_cp_run *run, const stw_cp_tensor *dk, const stw_cp_tensor *dv) {
+static stw_status join_sums(const stw_cp_run *run, const stw_cp_tensor *dk, const stw_cp_tensor *dv) {
     const stw_cp_plan *p = run->plan;
-    size_t number = stw_dtype_size(p->number), wide_k = (size_t)dk->seq * number, wide_v = (size_t)dv->seq * number;
+    const stw_cp_tensor *to[] = {dk, dv};
+    stw_status status = STW_OK;
     for (int half = 0; half < p->halves; ++half) {
-        const char *sums = stw_cp_sum_slot(run, STW_CP_OWN, half);
-        const char *from_k = sums, *from_v = sums + (size_t)stw_cp_half_rows(p, p->shard, half) * wide_k;
-        for (int64_t s = 0; s < p->seq_count; ++s) {
-            const stw_cp_seq *seq = &p->seqs[s];
-            int64_t first = half ? stw_cp_chunk_of(p->desc.order, seq->rows[1], p->shard, p->shards, 0).count : 0;
-            size_t rows = (size_t)(p->halves == 1
-                                       ? seq->own[1]
-                                       : stw_cp_chunk_of(p->desc.order, seq->rows[1], p->shard, p->shards, half).count);
-            for (int64_t b = 0; b < seq->batch; ++b, from_k += rows * wide_k, from_v += rows * wide_v) {
-                memcpy(stw_cp_at(dk, seq, b, first), from_k, rows * wide_k);
-                memcpy(stw_cp_at(dv, seq, b, first), from_v, rows * wide_v);
+        char *from = stw_cp_sum_slot(run, STW_CP_OWN, half);
+        if (p->halves == 1) { /* as they are: all of K's, then all of V's */
+            for (int i = 0; i < 2 && !status; ++i) {
+                int64_t count = p->shard_rows[1] * to[i]->seq;
+                status = stw_cp_convert(run, to[i]->data, (uint32_t)p->number, from, (uint32_t)p->number, count);
+                from += count * (int64_t)stw_dtype_size(p->number);
             }
+            return status;
         }
+        for (int i = 0; i < 2; ++i)
+            for (int64_t s = 0; s < p->seq_count && !status; ++s) {
+                const stw_cp_seq *seq = &p->seqs[s];
+                stw_cp_chunk first = stw_cp_chunk_of(p->desc.order, seq->rows[1], p->shard, p->shards, 0),
+                             chunk = stw_cp_chunk_of(p->desc.order, seq->rows[1], p->shard, p->shards, half);
+                const stw_cp_lines target = {to[i], stw_cp_at(to[i], seq, 0, half ? first.count : 0), 0,
+                                             stw_cp_batch_stride(to[i], seq)};
+                const stw_cp_lines source = {to[i], from, 0, chunk.count * to[i]->seq};
+                status = stw_cp_copy_heads(run, &target, &source, seq->batch, chunk.count, to[i]->heads, 0);
+                from += seq->batch * chunk.count * to[i]->seq * (int64_t)stw_dtype_size(p->number);
+            }
     }
+    return status;
 }
 
 /* ---- stage 4 ---- */
@@ -140,41 +140,39 @@ static stw_status write_gradients(stw_cp_run *run) {
     const stw_cp_tensor *all[] = {&dq, &dk, &dv}, *callers[] = {&run->dq, &run->dk, &run->dv}, *from[3], *to[3];
     const uint32_t bits[] = {STW_OUT_DQ, STW_OUT_DK, STW_OUT_DV};
     int count = 0, adds[3];
-    join_sums(run, &dk, &dv);
+    stw_status status = join_sums(run, &dk, &dv);
     for (int i = 0; i < 3; ++i) {
         if (!(d->outputs & bits[i])) continue;
         from[count] = all[i];
         to[count] = callers[i];
         adds[count++] = (d->accumulate & bits[i]) != 0;
     }
-    if (p->split > 1) return stw_cp_exchange(run, 0, from, to, adds, count);
-    for (int i = 0; i < count; ++i) stw_cp_copy(p, to[i], from[i], adds[i]);
-    return STW_OK;
+    if (p->split > 1 && !status) return stw_cp_exchange(run, 0, from, to, adds, count);
+    for (int i = 0; i < count && !status; ++i) status = stw_cp_copy(run, to[i], from[i], adds[i]);
+    return status;
 }
 
-static void write_dbias(const stw_cp_run *run) {
+static stw_status write_dbias(const stw_cp_run *run) {
     const stw_cp_plan *p = run->plan;
     const stw_bias_strides *s = &p->attn.dbias;
     const int64_t *e = p->dbias_extent;
-    const char *from = bytes_at(run, p->at.dbias);
-    int adds = (p->attn.accumulate & STW_OUT_DBIAS) != 0;
-    for (int64_t n = 0; n < p->dbias_count; ++n) {
-        int64_t j = n % e[3], i = n / e[3] % e[2], h = n / e[3] / e[2] % e[1], b = n / e[3] / e[2] / e[1];
-        int64_t at = b * s->batch + h * s->head + i * s->query + j * s->key;
-        double value = stw_load_f64(from, n, p->number);
-        if (adds) value += stw_load_f64(run->args.dbias, at, p->attn.dbias_dtype);
-        stw_store_f64(run->args.dbias, at, p->attn.dbias_dtype, value);
-    }
+    const stw_cp_cast cast = {.to = run->args.dbias,
+                              .from = bytes_at(run, p->at.dbias),
+                              .extent = {e[0], e[1], e[2], e[3]},
+                              .to_stride = {s->batch, s->head, s->query, s->key},
+                              .from_stride = {e[1] * e[2] * e[3], e[2] * e[3], e[3], 1},
+                              .to_dtype = (uint32_t)p->attn.dbias_dtype,
+                              .from_dtype = (uint32_t)p->number,
+                              .adds = (p->attn.accumulate & STW_OUT_DBIAS) != 0};
+    return stw_cp_cast_all(run, &cast);
 }
 
-static void write_dsink(const stw_cp_run *run) {
+static stw_status write_dsink(const stw_cp_run *run) {
     const stw_cp_plan *p = run->plan;
-    int adds = (p->attn.accumulate & STW_OUT_DSINK) != 0;
-    for (int64_t h = 0; h < p->attn.heads_q; ++h) {
-        double value = stw_load_f64(bytes_at(run, p->at.dsink), h, p->number);
-        if (adds) value += stw_load_f64(run->args.dsink, h, p->number);
-        stw_store_f64(run->args.dsink, h, p->number, value);
-    }
+    const char *from = bytes_at(run, p->at.dsink);
+    uint32_t number = (uint32_t)p->number;
+    if (p->attn.accumulate & STW_OUT_DSINK) return stw_cp_add(run, run->args.dsink, from, p->attn.heads_q, number);
+    return stw_cp_convert(run, run->args.dsink, number, from, number, p->attn.heads_q);
 }
 
 static stw_status exchange_in(stw_cp_run *run) {
@@ -191,12 +189,14 @@ stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, v
         stw_cp_run_begin(plan, STW_PLAN_ATTN_BWD, "cp_attn_bwd", args, workspace, workspace_size, stream, &run);
     if (status) return status;
     const stw_attn_desc *d = &plan->attn;
-    size_t number = stw_dtype_size(plan->number);
-    memset(bytes_at(&run, plan->at.dq), 0, (size_t)(plan->shard_rows[0] * plan->heads_q * d->head_dim_qk) * number);
-    if (d->outputs & STW_OUT_DBIAS) memset(bytes_at(&run, plan->at.dbias), 0, (size_t)plan->dbias_count * number);
-    for (int half = 0; half < plan->halves; ++half)
-        memset(stw_cp_sum_slot(&run, STW_CP_OWN, half), 0, stw_cp_sum_bytes(plan, plan->sum_max));
-    status = run_rows(&run);
+    const uint32_t number = (uint32_t)plan->number;
+    status =
+        stw_cp_set(&run, bytes_at(&run, plan->at.dq), plan->shard_rows[0] * plan->heads_q * d->head_dim_qk, number, 0);
+    if (d->outputs & STW_OUT_DBIAS && !status)
+        status = stw_cp_set(&run, bytes_at(&run, plan->at.dbias), plan->dbias_count, number, 0);
+    for (int half = 0; half < plan->halves && !status; ++half)
+        status = stw_cp_zero_sums(&run, STW_CP_OWN, half, plan->sum_max);
+    if (!status) status = run_rows(&run);
     if (!status) status = exchange_in(&run);
     if (!status) status = stw_cp_blocks(&run);
     if (!status) status = stw_cp_ticks(&run, run_part);
@@ -210,9 +210,8 @@ stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, v
         status = stw_cp_sum_over_ranks(&run, bytes_at(&run, plan->at.dbias), bytes_at(&run, plan->at.dbiases),
                                        plan->dbias_count);
     if (!status) status = write_gradients(&run);
-    if (status) return stw_cp_call_ended(&run.wire, status);
-    if (d->outputs & STW_OUT_DBIAS) write_dbias(&run);
-    if (d->outputs & STW_OUT_DSINK) write_dsink(&run);
-    if (run.args.status_out) *run.args.status_out = 0;
-    return STW_OK;
+    if (!status && d->outputs & STW_OUT_DBIAS) status = write_dbias(&run);
+    if (!status && d->outputs & STW_OUT_DSINK) status = write_dsink(&run);
+    if (!status && run.args.status_out) status = stw_cp_set(&run, run.args.status_out, 1, STW_F32, 0);
+    return stw_cp_call_ended(&run.wire, status);
 }

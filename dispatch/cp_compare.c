@@ -75,15 +75,34 @@ static stw_status compare(const char *who, const record *records, int32_t rank, 
     return STW_OK;
 }
 
-stw_status stw_cp_agree(const char *who, stw_cp *cp, stw_plan_kind kind, const stw_cp_desc *desc,
+/* By the transport, whose memory is the context's. */
+static stw_status exchange(const stw_cp_calling *c, const record *own, record *all) {
+    size_t bytes = sizeof *own, total = (size_t)c->cp->size * bytes;
+    void *pointer = NULL;
+    if (!stw_cp_is_apart(c)) return stw_cp_gather(c, own, all, bytes);
+    const stw_backend_ops *ops = c->context->ops;
+    const stw_device *device = &c->context->device;
+    stw_status status = ops->buffer_alloc(device, total + bytes, &pointer);
+    if (status) return status;
+    char *gathered = pointer, *sent = gathered + total;
+    status = ops->copy(device, sent, own, bytes, c->stream);
+    if (!status) status = stw_cp_gather(c, sent, gathered, bytes);
+    if (!status) status = ops->copy(device, all, gathered, total, c->stream);
+    if (!status) status = ops->stream_synchronize(device, c->stream);
+    stw_status freed = ops->buffer_free(device, pointer);
+    return status ? status : freed;
+}
+
+stw_status stw_cp_agree(const stw_cp_calling *calling, stw_plan_kind kind, const stw_cp_desc *desc,
                         const stw_attn_desc *attn, stw_status local) {
     record own = {.status = (int32_t)local};
-    const stw_cp_calling calling = {.cp = cp, .who = who, .what = "the comparison of descriptors"};
+    const char *who = calling->who;
+    stw_cp *cp = calling->cp;
     if (local) snprintf(own.text, sizeof own.text, "%s", stw_last_error());
     else fill(&own, kind, desc, attn);
     record *all = calloc((size_t)cp->size, sizeof *all);
     if (!all) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", who);
-    stw_status status = stw_cp_gather(&calling, &own, all, sizeof own);
+    stw_status status = exchange(calling, &own, all);
     if (!status) status = compare(who, all, cp->rank, cp->size);
     if (!status && local) status = stw_fail(local, "%s", own.text); /* whatever has come of the exchange */
     free(all);

@@ -419,7 +419,7 @@ static stw_status build(stw_cp_plan *p, const stw_cp_desc *desc) {
     if (status) return status;
     p->desc.attn = NULL;
     p->number = stw_dtype_of_rows(p->attn.dtype);
-    p->partial = p->attn.dtype == STW_F32 ? STW_F64 : p->number;
+    p->partial = p->attn.dtype == STW_F32 && p->context->ops->attn_f64 ? STW_F64 : p->number;
     if (!(status = choose(p)) && !(status = make_seqs(p)) && !(status = check_rows(p))) status = make_schedule(p);
     return status;
 }
@@ -427,7 +427,10 @@ static stw_status build(stw_cp_plan *p, const stw_cp_desc *desc) {
 void stw_cp_plan_destroy(stw_cp_plan *plan) {
     if (!plan) return;
     for (int64_t i = 0; i < plan->engine_count; ++i) stw_plan_destroy(plan->engines[i].plan);
-    if (plan->context) stw_context_release(plan->context);
+    if (plan->context) {
+        plan->context->ops->cp_close(&plan->context->device, &plan->side);
+        stw_context_release(plan->context);
+    }
     free(plan->engines);
     free(plan->seqs);
     free(plan->parts);
@@ -437,32 +440,44 @@ void stw_cp_plan_destroy(stw_cp_plan *plan) {
     free(plan);
 }
 
+/* Streams order what a GPU sends; a transport that waits on the host, or reads there, has no place in them. */
+static stw_status check_transport(const stw_cp_calling *c) {
+    if (!stw_cp_is_apart(c) || !c->cp->wire.wait) return STW_OK;
+    return stw_fail(STW_E_UNSUPPORTED,
+                    "%s: transport %s waits on the host, and the context is of backend %s: its transport puts what it "
+                    "does into the stream and has no wait, as NCCL and RCCL (stw_cp_transport_nccl, _rccl)",
+                    c->who, c->cp->name, stw_backend_name(c->context->ops->backend));
+}
+
 static stw_status plan_create(const char *call, stw_plan_kind kind, stw_cp *cp, stw_context *context,
                               const stw_cp_desc *desc, stw_cp_plan **plan_out) {
     if (!cp) return stw_fail(STW_E_INVALID, "%s: cp is null", call);
-    const stw_cp_calling calling = {.cp = cp, .who = call};
+    stw_cp_calling calling = {.cp = cp, .who = call, .what = "the comparison of descriptors", .context = context};
     stw_status status = stw_cp_usable(&calling);
     if (status) return status;
-    /* before the exchange, whose records lie in host memory; the other ranks' contexts are of GPUs, too */
-    if (context && context->ops->backend != STW_BACKEND_CPU)
-        return stw_fail(STW_E_UNSUPPORTED,
-                        "%s: a context of backend %s: in this version attention over ranks runs on the CPU backend; "
-                        "single steps (stw_attn_bwd with offsets and accumulated f32 gradients) run on all",
-                        call, stw_backend_name(context->ops->backend));
     stw_cp_plan *plan = calloc(1, sizeof *plan);
     if (!plan) status = stw_fail(STW_E_NO_MEMORY, "%s: no memory", call);
     else if (!context) status = stw_fail(STW_E_INVALID, "%s: context is null", call);
-    else if (!plan_out) status = stw_fail(STW_E_INVALID, "%s: plan_out is null", call);
     else {
         stw_context_retain(context);
         plan->cp = cp;
         plan->context = context;
         plan->kind = kind;
         plan->call = call;
-        status = build(plan, desc);
+        /* without these the device has nothing to say to the others with */
+        status = context->ops->cp_open(&context->device, &plan->side);
+        calling.side = &plan->side;
+        calling.stream = plan->side.stream;
+        if (!status) status = check_transport(&calling);
+        if (status) {
+            stw_cp_plan_destroy(plan);
+            return status;
+        }
+        if (!plan_out) status = stw_fail(STW_E_INVALID, "%s: plan_out is null", call);
+        else status = build(plan, desc);
     }
     /* the lists are compared while the caller's are there */
-    status = stw_cp_agree(call, cp, kind, plan ? &plan->desc : NULL, plan ? &plan->attn : NULL, status);
+    status = stw_cp_agree(&calling, kind, plan ? &plan->desc : NULL, plan ? &plan->attn : NULL, status);
     if (status) {
         stw_cp_plan_destroy(plan);
         return status;

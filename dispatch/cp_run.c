@@ -7,8 +7,6 @@
 #include "common/attn_packed.h"
 #include "common/extend.h"
 
-#include <string.h>
-
 /* ---- tensors ---- */
 
 static stw_cp_tensor callers(const stw_cp_plan *p, size_t row_index, const void *data, stw_dtype dtype) {
@@ -51,37 +49,6 @@ char *stw_cp_at(const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t b, int64_
     at *= t->seq;
     if (t->whose == STW_CP_CALLERS && !t->packed) at += (seq->index + b) * t->batch;
     return t->data + at * (int64_t)stw_dtype_size(t->dtype);
-}
-
-/* `count` elements, `step` apart in `from`. */
-static void copy_row(char *to, stw_dtype to_dtype, const char *from, stw_dtype from_dtype, int64_t step, int64_t count,
-                     int adds) {
-    if (to_dtype == from_dtype && step == 1 && !adds) {
-        memcpy(to, from, (size_t)count * stw_dtype_size(to_dtype));
-        return;
-    }
-    for (int64_t n = 0; n < count; ++n) {
-        double value = stw_load_f64(from, n * step, from_dtype);
-        if (adds && to_dtype == STW_F32) ((float *)(void *)to)[n] += (float)value;
-        else stw_store_f64(to, n, to_dtype, adds ? stw_load_f64(to, n, to_dtype) + value : value);
-    }
-}
-
-/* Heads [from_head, + count) of a row of one into heads [to_head, ...) of a row of another. */
-static void copy_heads(const stw_cp_tensor *to, char *to_row, int64_t to_head, const stw_cp_tensor *from,
-                       const char *from_row, int64_t from_head, int64_t count, int adds) {
-    int64_t to_size = (int64_t)stw_dtype_size(to->dtype), from_size = (int64_t)stw_dtype_size(from->dtype);
-    for (int64_t h = 0; h < count; ++h)
-        copy_row(to_row + (to_head + h) * to->head * to_size, to->dtype,
-                 from_row + (from_head + h) * from->head * from_size, from->dtype, from->dim, to->width, adds);
-}
-
-void stw_cp_copy(const stw_cp_plan *p, const stw_cp_tensor *to, const stw_cp_tensor *from, int adds) {
-    for (int64_t s = 0; s < p->seq_count; ++s)
-        for (int64_t b = 0; b < p->seqs[s].batch; ++b)
-            for (int64_t row = 0; row < p->seqs[s].held[to->kv]; ++row)
-                copy_heads(to, stw_cp_at(to, &p->seqs[s], b, row), 0, from, stw_cp_at(from, &p->seqs[s], b, row), 0,
-                           to->heads, adds);
 }
 
 /* ---- the call ---- */
@@ -137,7 +104,7 @@ stw_status stw_cp_run_begin(const stw_cp_plan *p, stw_plan_kind kind, const char
     if (p->kind != kind)
         return stw_fail(STW_E_INVALID, "%s: the plan was made by stw_cp_%s_plan", call, stw_plan_kind_name(p->kind));
     run->plan = p;
-    run->wire = (stw_cp_calling){.cp = p->cp, .who = call, .stream = stream};
+    run->wire = (stw_cp_calling){.cp = p->cp, .who = call, .context = p->context, .side = &p->side, .stream = stream};
     stw_status status = stw_cp_usable(&run->wire);
     if (!status)
         status = stw_extend(kind == STW_PLAN_ATTN_FWD ? "cp_attn_fwd: args" : "cp_attn_bwd: args", args, &run->args,
@@ -157,6 +124,9 @@ stw_status stw_cp_run_begin(const stw_cp_plan *p, stw_plan_kind kind, const char
     run->workspace = (char *)workspace + skipped;
     run->engine_workspace = run->workspace + p->at.total;
     status = stw_attn_check_workspace(call, &params, kind, run->workspace, needed);
+    if (!status)
+        status =
+            p->context->ops->cp_check(&p->context->device, call, kind, &params, needed ? run->workspace : NULL, stream);
     if (!status) find_tensors(run);
     return status;
 }
@@ -197,77 +167,92 @@ static size_t message_bytes(const stw_cp_plan *p, int32_t lane, const stw_cp_ten
     return bytes;
 }
 
-/* The row of the shard at which it has row `row` of a lane's sequence. */
-static int64_t shard_row(const stw_cp_plan *p, const stw_cp_seq *seq, int32_t lane, int kv, int64_t row) {
-    int64_t rank = p->shard * p->split + lane;
-    stw_cp_chunk part = stw_cp_chunk_of(p->desc.order, seq->rows[kv], rank, p->cp->size, 0);
-    if (row >= part.count) {
-        row -= part.count;
-        part = stw_cp_chunk_of(p->desc.order, seq->rows[kv], rank, p->cp->size, 1);
-    }
+/* The row of the shard at which it has the first one of a lane's chunk, whose rows follow each other there. */
+static int64_t shard_row(const stw_cp_plan *p, const stw_cp_seq *seq, stw_cp_chunk chunk, int kv) {
     stw_cp_chunk first = stw_cp_chunk_of(p->desc.order, seq->rows[kv], p->shard, p->shards, 0);
-    int64_t at = part.first + row - first.first;
+    int64_t at = chunk.first - first.first;
     if (at >= 0 && at < first.count) return at;
-    return first.count + part.first + row - stw_cp_chunk_of(p->desc.order, seq->rows[kv], p->shard, p->shards, 1).first;
+    return first.count + chunk.first - stw_cp_chunk_of(p->desc.order, seq->rows[kv], p->shard, p->shards, 1).first;
 }
 
 /* Rows of a lane between a tensor and a message. A rank's tensor has its own rows alone and all heads, of which the
  * message has those of the other lane; a shard's has the rows of all lanes and the heads of this rank. */
-static char *move_rows(const stw_cp_run *run, const stw_cp_tensor *t, int32_t lane, char *data, stw_dtype dtype,
-                       int packs, int adds) {
+static stw_status move_rows(const stw_cp_run *run, const stw_cp_tensor *t, int32_t lane, char **data, stw_dtype dtype,
+                            int packs, int adds) {
     const stw_cp_plan *p = run->plan;
     int is_shard = t->whose == STW_CP_SHARDS;
     int64_t heads = is_shard ? t->heads : t->heads / p->split, head = is_shard ? 0 : lane * heads;
-    int32_t rows_lane = is_shard ? lane : p->lane;
-    stw_cp_tensor line = stw_cp_ours(data, STW_CP_RANKS, t->kv, heads, t->width, dtype);
-    for (int64_t s = 0; s < p->seq_count; ++s) {
+    int64_t rank = p->shard * p->split + (is_shard ? lane : p->lane);
+    stw_cp_tensor line = stw_cp_ours(*data, STW_CP_RANKS, t->kv, heads, t->width, dtype);
+    int64_t row_bytes = line.seq * (int64_t)stw_dtype_size(dtype);
+    stw_status status = STW_OK;
+    for (int64_t s = 0; s < p->seq_count && !status; ++s) {
         const stw_cp_seq *seq = &p->seqs[s];
-        int64_t rank = p->shard * p->split + rows_lane;
-        int64_t rows = stw_cp_rows_of(p->desc.order, seq->rows[t->kv], rank, p->cp->size);
-        for (int64_t b = 0; b < seq->batch; ++b)
-            for (int64_t row = 0; row < rows; ++row) {
-                char *own = stw_cp_at(t, seq, b, is_shard ? shard_row(p, seq, lane, t->kv, row) : row);
-                if (packs) copy_heads(&line, data, 0, t, own, head, heads, 0);
-                else copy_heads(t, own, head, &line, data, 0, heads, adds);
-                data += line.seq * (int64_t)stw_dtype_size(dtype);
-            }
+        int64_t rows = stw_cp_rows_of(p->desc.order, seq->rows[t->kv], rank, p->cp->size), before = 0;
+        for (int at = 0; at < 2 && !status; ++at) {
+            stw_cp_chunk chunk = stw_cp_chunk_of(p->desc.order, seq->rows[t->kv], rank, p->cp->size, at);
+            int64_t row = is_shard ? shard_row(p, seq, chunk, t->kv) : before;
+            const stw_cp_lines own = {t, stw_cp_at(t, seq, 0, row), head, stw_cp_batch_stride(t, seq)};
+            const stw_cp_lines message = {&line, *data + before * row_bytes, 0, rows * line.seq};
+            status = stw_cp_copy_heads(run, packs ? &message : &own, packs ? &own : &message, seq->batch, chunk.count,
+                                       heads, adds);
+            before += chunk.count;
+        }
+        *data += seq->batch * rows * row_bytes;
     }
-    return data;
+    return status;
 }
 
 /* One message, packed or unpacked. */
-static void move_all(const stw_cp_run *run, const stw_cp_tensor *const *tensors, const stw_cp_tensor *const *type,
-                     int32_t lane, char *data, int packs, const int *adds, int count) {
-    for (int i = 0; i < count; ++i)
-        data = move_rows(run, tensors[i], lane, data, type[i]->dtype, packs, adds ? adds[i] : 0);
+static stw_status move_all(const stw_cp_run *run, const stw_cp_tensor *const *tensors, const stw_cp_tensor *const *type,
+                           int32_t lane, char *data, int packs, const int *adds, int count) {
+    stw_status status = STW_OK;
+    for (int i = 0; i < count && !status; ++i)
+        status = move_rows(run, tensors[i], lane, &data, type[i]->dtype, packs, adds ? adds[i] : 0);
+    return status;
+}
+
+/* The messages of lane `lane` in an exchange of `from`: bytes, and where they are after those of the lanes before it. */
+typedef struct messages {
+    char *sent, *got;
+    size_t out, back;
+} messages;
+
+static messages messages_of(const stw_cp_run *run, int in, const stw_cp_tensor *const *whole,
+                            const stw_cp_tensor *const *from, int count, int32_t lane, size_t at[2]) {
+    const stw_cp_plan *p = run->plan;
+    messages m = {.out = message_bytes(p, in ? p->lane : lane, whole, from, count),
+                  .back = message_bytes(p, in ? lane : p->lane, whole, from, count)};
+    m.sent = message(run, 0, &at[0], m.out);
+    m.got = message(run, 1, &at[1], m.back);
+    if (lane == p->lane) m.sent = m.got; /* it stays here */
+    return m;
 }
 
 stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *from, const stw_cp_tensor *const *to,
                            const int *adds, int count) {
     const stw_cp_plan *p = run->plan;
     const stw_cp_tensor *const *whole = in ? from : to; /* with all heads */
-    size_t sent = 0, received = 0;
+    size_t packed[2] = {0, 0}, moved[2] = {0, 0}, unpacked[2] = {0, 0};
+    stw_status status = STW_OK;
     run->wire.what = in ? "the exchange of heads" : "the exchange of heads back";
-    stw_status status = stw_cp_begin(&run->wire);
     for (int32_t lane = 0; lane < p->split && !status; ++lane) {
-        size_t out = message_bytes(p, in ? p->lane : lane, whole, from, count);
-        size_t back = message_bytes(p, in ? lane : p->lane, whole, from, count);
-        char *packed = message(run, 0, &sent, out), *got = message(run, 1, &received, back);
-        move_all(run, from, from, lane, packed, 1, NULL, count);
-        if (lane == p->lane) {
-            memcpy(got, packed, out);
-            continue;
-        }
+        messages m = messages_of(run, in, whole, from, count, lane, packed);
+        status = move_all(run, from, from, lane, m.sent, 1, NULL, count);
+    }
+    if (!status) status = stw_cp_begin(&run->wire);
+    for (int32_t lane = 0; lane < p->split && !status; ++lane) {
+        messages m = messages_of(run, in, whole, from, count, lane, moved);
         int32_t peer = p->shard * p->split + lane;
-        status = stw_cp_send(&run->wire, packed, out, peer);
-        if (!status) status = stw_cp_recv(&run->wire, got, back, peer);
+        if (lane == p->lane) continue;
+        status = stw_cp_send(&run->wire, m.sent, m.out, peer);
+        if (!status) status = stw_cp_recv(&run->wire, m.got, m.back, peer);
     }
     if (!status) status = stw_cp_end(&run->wire);
     if (!status) status = stw_cp_wait(&run->wire);
-    received = 0;
     for (int32_t lane = 0; lane < p->split && !status; ++lane) {
-        size_t back = message_bytes(p, in ? lane : p->lane, whole, from, count);
-        move_all(run, to, from, lane, message(run, 1, &received, back), 0, adds, count);
+        messages m = messages_of(run, in, whole, from, count, lane, unpacked);
+        status = move_all(run, to, from, lane, m.got, 0, adds, count);
     }
     return status;
 }
@@ -289,18 +274,16 @@ char *stw_cp_sum_slot(const stw_cp_run *run, int32_t slot, int half) {
     return run->workspace + p->at.sum_slots + (size_t)slot * size;
 }
 
-static void pack_block(const stw_cp_run *run, char *block) {
+static stw_status pack_block(const stw_cp_run *run, char *block) {
     const stw_cp_plan *p = run->plan;
     const stw_cp_tensor *from[] = {&run->shard_k, &run->shard_v};
-    for (int i = 0; i < 2; ++i) {
+    stw_status status = STW_OK;
+    for (int i = 0; i < 2 && !status; ++i) {
         stw_cp_tensor to = stw_cp_ours(block, STW_CP_SHARDS, 1, p->heads_kv, from[i]->width, p->attn.dtype);
-        for (int64_t s = 0; s < p->seq_count; ++s)
-            for (int64_t b = 0; b < p->seqs[s].batch; ++b)
-                for (int64_t row = 0; row < p->seqs[s].own[1]; ++row)
-                    copy_heads(&to, stw_cp_at(&to, &p->seqs[s], b, row), 0, from[i],
-                               stw_cp_at(from[i], &p->seqs[s], b, row), 0, p->heads_kv, 0);
+        status = stw_cp_copy(run, &to, from[i], 0);
         block += p->shard_rows[1] * to.seq * (int64_t)stw_dtype_size(to.dtype);
     }
+    return status;
 }
 
 /* Each rank sends its block to those that see something of it. */
@@ -325,10 +308,10 @@ static stw_status gather_blocks(stw_cp_run *run) {
 
 stw_status stw_cp_blocks(stw_cp_run *run) {
     const stw_cp_plan *p = run->plan;
-    pack_block(run, stw_cp_slot(run, STW_CP_OWN));
-    if (p->schedule != STW_CP_ALL_GATHER) return STW_OK;
-    pack_block(run, stw_cp_slot(run, p->shard));
-    return p->shards > 1 ? gather_blocks(run) : STW_OK;
+    stw_status status = pack_block(run, stw_cp_slot(run, STW_CP_OWN));
+    if (p->schedule != STW_CP_ALL_GATHER || status) return status;
+    status = pack_block(run, stw_cp_slot(run, p->shard));
+    return p->shards > 1 && !status ? gather_blocks(run) : status;
 }
 
 /* ---- ticks ---- */
@@ -354,7 +337,7 @@ stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_part_fn part) {
         run->wire.step = tick->step + 1;
         if (tick->moves) status = start_moves(run, tick);
         if (p->kind == STW_PLAN_ATTN_BWD && tick->starts_sums && !status)
-            memset(stw_cp_sum_slot(run, tick->sum_slot, tick->half), 0, stw_cp_sum_bytes(p, tick->sum_rows));
+            status = stw_cp_zero_sums(run, tick->sum_slot, tick->half, tick->sum_rows);
         for (int64_t i = 0; i < tick->parts && !status; ++i) status = part(run, tick, &p->parts[tick->part + i]);
         if (tick->moves) { /* also behind a failure: the transport holds our memory */
             stw_status waited = p->cp->broken[0] ? STW_OK : stw_cp_wait(&run->wire);
@@ -367,21 +350,20 @@ stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_part_fn part) {
 
 /* ---- sums over ranks ---- */
 
-static void add_numbers(const stw_cp_plan *p, char *to, const char *from, int64_t count) {
-    if (p->number == STW_F64)
-        for (int64_t n = 0; n < count; ++n) ((double *)(void *)to)[n] += ((const double *)(const void *)from)[n];
-    else
-        for (int64_t n = 0; n < count; ++n) ((float *)(void *)to)[n] += ((const float *)(const void *)from)[n];
+stw_status stw_cp_zero_sums(const stw_cp_run *run, int32_t slot, int half, int64_t keys) {
+    const stw_cp_plan *p = run->plan;
+    return stw_cp_set(run, stw_cp_sum_slot(run, slot, half),
+                      (int64_t)(stw_cp_sum_bytes(p, keys) / stw_dtype_size(p->number)), (uint32_t)p->number, 0);
 }
 
 stw_status stw_cp_sum_over_ranks(stw_cp_run *run, char *data, char *all, int64_t count) {
     const stw_cp_plan *p = run->plan;
     size_t bytes = (size_t)count * stw_dtype_size(p->number);
     stw_status status = stw_cp_gather(&run->wire, data, all, bytes);
-    if (status) return status;
-    memset(data, 0, bytes);
-    for (int32_t rank = 0; rank < p->cp->size; ++rank) add_numbers(p, data, all + (size_t)rank * bytes, count);
-    return STW_OK;
+    if (!status) status = stw_cp_set(run, data, count, (uint32_t)p->number, 0);
+    for (int32_t rank = 0; rank < p->cp->size && !status; ++rank)
+        status = stw_cp_add(run, data, all + (size_t)rank * bytes, count, (uint32_t)p->number);
+    return status;
 }
 
 stw_status stw_cp_scatter_sums(stw_cp_run *run) {
@@ -406,12 +388,12 @@ stw_status stw_cp_scatter_sums(stw_cp_run *run) {
     if (!status) status = stw_cp_end(&run->wire);
     if (!status) status = stw_cp_wait(&run->wire);
     if (status) return status;
-    memset(own, 0, bytes);
-    for (int32_t n = 0; n < p->shards; ++n) {
+    status = stw_cp_zero_sums(run, STW_CP_OWN, 0, stw_cp_block_rows(p, p->shard));
+    for (int32_t n = 0; n < p->shards && !status; ++n) {
         if (!stw_cp_needs(p, n, p->shard)) continue;
         const char *from =
             n == p->shard ? stw_cp_sum_slot(run, n, 0) : run->workspace + p->at.other_sums + (size_t)n * place;
-        add_numbers(p, own, from, (int64_t)(bytes / number));
+        status = stw_cp_add(run, own, from, (int64_t)(bytes / number), (uint32_t)p->number);
     }
-    return STW_OK;
+    return status;
 }

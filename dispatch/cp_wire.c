@@ -58,12 +58,24 @@ stw_status stw_cp_call_ended(const stw_cp_calling *c, stw_status status) {
 
 static const char waiting[] = "wait";
 
+/* The stream of what is sent. */
+static stw_stream stream_of(const stw_cp_calling *c) { return stw_cp_is_apart(c) ? c->side->stream : c->stream; }
+
+/* What is sent comes behind what the caller's stream has got; `joins`: what that gets, behind what is sent. */
+static stw_status order(const stw_cp_calling *c, int joins) {
+    if (!stw_cp_is_apart(c)) return STW_OK;
+    return c->context->ops->cp_order(&c->context->device, c->side, joins, joins ? c->side->stream : c->stream,
+                                     joins ? c->stream : c->side->stream);
+}
+
 /* What was posted before a failure still uses our memory, which the caller gives up when he hears of it. */
 static void abandon(const stw_cp_calling *c) {
     const stw_cp_transport *wire = &c->cp->wire;
-    if (c->cp->open) (void)wire->group_end(wire->user, c->stream); /* NCCL would hold back all that the thread posts */
+    if (c->cp->open)
+        (void)wire->group_end(wire->user, stream_of(c)); /* NCCL would hold back all that the thread posts */
     c->cp->open = 0;
-    if (wire->wait) (void)wire->wait(wire->user, c->stream);
+    if (wire->wait) (void)wire->wait(wire->user, stream_of(c));
+    (void)order(c, 1);
 }
 
 /* `did`: "send to rank 3". */
@@ -88,28 +100,29 @@ static stw_status judge_peer(const stw_cp_calling *c, int error, const char *did
 }
 
 stw_status stw_cp_begin(const stw_cp_calling *c) {
-    stw_status status = judge(c, c->cp->wire.group_begin(c->cp->wire.user), "group_begin");
+    stw_status status = order(c, 0);
+    if (!status) status = judge(c, c->cp->wire.group_begin(c->cp->wire.user), "group_begin");
     c->cp->open = !status;
     return status;
 }
 
 stw_status stw_cp_send(const stw_cp_calling *c, const void *from, size_t bytes, int32_t peer) {
     if (!bytes) return STW_OK;
-    return judge_peer(c, c->cp->wire.send(c->cp->wire.user, from, bytes, peer, c->stream), "send to", peer);
+    return judge_peer(c, c->cp->wire.send(c->cp->wire.user, from, bytes, peer, stream_of(c)), "send to", peer);
 }
 
 stw_status stw_cp_recv(const stw_cp_calling *c, void *to, size_t bytes, int32_t peer) {
     if (!bytes) return STW_OK;
-    return judge_peer(c, c->cp->wire.recv(c->cp->wire.user, to, bytes, peer, c->stream), "receive from", peer);
+    return judge_peer(c, c->cp->wire.recv(c->cp->wire.user, to, bytes, peer, stream_of(c)), "receive from", peer);
 }
 
 stw_status stw_cp_end(const stw_cp_calling *c) {
     c->cp->open = 0;
-    return judge(c, c->cp->wire.group_end(c->cp->wire.user, c->stream), "group_end");
+    return judge(c, c->cp->wire.group_end(c->cp->wire.user, stream_of(c)), "group_end");
 }
 
 stw_status stw_cp_wait(const stw_cp_calling *c) {
-    if (!c->cp->wire.wait) return STW_OK;
+    if (!c->cp->wire.wait) return order(c, 1);
     return judge(c, c->cp->wire.wait(c->cp->wire.user, c->stream), waiting);
 }
 
@@ -117,12 +130,16 @@ stw_status stw_cp_gather(const stw_cp_calling *c, const void *from, void *to, si
     const stw_cp *cp = c->cp;
     if (!bytes) return STW_OK;
     if (cp->wire.all_gather) {
-        stw_status status = judge(c, cp->wire.all_gather(cp->wire.user, from, to, bytes, c->stream), "all_gather");
+        stw_status status = order(c, 0);
+        if (!status) status = judge(c, cp->wire.all_gather(cp->wire.user, from, to, bytes, stream_of(c)), "all_gather");
         return status ? status : stw_cp_wait(c);
     }
-    memcpy((char *)to + (size_t)cp->rank * bytes, from, bytes);
-    if (cp->size == 1) return STW_OK;
-    stw_status status = stw_cp_begin(c);
+    stw_status status = STW_OK;
+    char *own = (char *)to + (size_t)cp->rank * bytes;
+    if (stw_cp_is_apart(c)) status = c->context->ops->copy(&c->context->device, own, from, bytes, c->stream);
+    else memcpy(own, from, bytes);
+    if (cp->size == 1 || status) return status;
+    status = stw_cp_begin(c);
     for (int32_t peer = 0; peer < cp->size && !status; ++peer) {
         if (peer == cp->rank) continue;
         status = stw_cp_send(c, from, bytes, peer);
@@ -134,6 +151,8 @@ stw_status stw_cp_gather(const stw_cp_calling *c, const void *from, void *to, si
 
 stw_status stw_cp_reduce(const stw_cp_calling *c, const void *from, void *to, size_t count, stw_dtype dtype) {
     const stw_cp_transport *wire = &c->cp->wire;
-    stw_status status = judge(c, wire->reduce_scatter(wire->user, from, to, count, dtype, c->stream), "reduce_scatter");
+    stw_status status = order(c, 0);
+    if (!status)
+        status = judge(c, wire->reduce_scatter(wire->user, from, to, count, dtype, stream_of(c)), "reduce_scatter");
     return status ? status : stw_cp_wait(c);
 }

@@ -254,4 +254,16 @@ stw_status stw_cpu_stage(const stw_device *device, const stw_attn_work *work, co
 stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
                                 stw_stream stream, uint32_t cpu_threads);
 
+/* cp.c */
+stw_status stw_cpu_cp_open(const stw_device *device, stw_cp_side *side_out);
+void stw_cpu_cp_close(const stw_device *device, stw_cp_side *side);
+stw_status stw_cpu_cp_check(const stw_device *device, const char *who, stw_plan_kind kind,
+                            const stw_attn_params *params, const void *workspace, stw_stream stream);
+stw_status stw_cpu_cp_cast(const stw_device *device, const stw_cp_side *side, const stw_cp_cast *cast,
+                           stw_stream stream);
+stw_status stw_cpu_cp_merge(const stw_device *device, const stw_cp_side *side, const stw_cp_merge *merge,
+                            stw_stream stream);
+stw_status stw_cpu_cp_order(const stw_device *device, const stw_cp_side *side, int joins, stw_stream before,
+                            stw_stream after);
+
 #endif

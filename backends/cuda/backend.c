@@ -124,6 +124,7 @@ static stw_status cuda_open(const stw_open_request *request, stw_device *device_
             stw_cuda_image(&stw_jagged_images, facts.major, facts.minor, STW_CUDA_SHARED_ARCH), &state);
     if (status != STW_OK) return status;
     state->gpu.trust_pointers = request->env->trust_pointers;
+    state->gpu.cp_image = stw_cuda_image(&stw_cp_images, facts.major, facts.minor, STW_CUDA_SHARED_ARCH);
     if (arch != STW_CUDA_SHARED_ARCH && cuda->cuTensorMapEncodeTiled)
         state->gpu.jagged_own_image = stw_image_find(&stw_jagged_images, STW_BACKEND_CUDA, arch->name, STW_IMAGE_CUBIN);
     *device_out = (stw_device){.arch = arch,
@@ -153,6 +154,12 @@ const stw_backend_ops stw_cuda_backend = {
     .dropout_mask = stw_gpu_dropout_mask,
     .jagged_prepare = stw_gpu_jagged_prepare,
     .jagged_bwd = stw_gpu_jagged_bwd,
+    .cp_open = stw_gpu_cp_open,
+    .cp_close = stw_gpu_cp_close,
+    .cp_check = stw_gpu_cp_check,
+    .cp_cast = stw_gpu_cp_cast,
+    .cp_merge = stw_gpu_cp_merge,
+    .cp_order = stw_gpu_cp_order,
     .buffer_alloc = stw_cuda_buffer_alloc,
     .buffer_free = stw_cuda_buffer_free,
     .copy = stw_cuda_copy,

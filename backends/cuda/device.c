@@ -89,6 +89,9 @@ static const stw_gpu_ops cuda_ops = {
     .launch = stw_cuda_launch,
     .blas = &stw_cuda_blas,
     .encode_product = stw_cuda_encode_product,
+    .side_open = stw_cuda_side_open,
+    .side_close = stw_cuda_side_close,
+    .order = stw_cuda_order,
 };
 
 stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, int device, int version,
@@ -116,11 +119,11 @@ void stw_cuda_state_destroy(stw_cuda_state *state) {
     const stw_cuda_functions *cuda = state->cuda;
     if (!stw_cuda_forked()) {
         void *modules[] = {state->gpu.jagged_own_module, state->gpu.jagged_module, state->gpu.shared_module,
-                           state->gpu.module},
+                           state->gpu.module, state->gpu.cp_module},
              *context;
-        if ((modules[1] || modules[2] || modules[3]) && !cuda->cuCtxPushCurrent_v2(state->context)) {
+        if ((modules[1] || modules[2] || modules[3] || modules[4]) && !cuda->cuCtxPushCurrent_v2(state->context)) {
             stw_blas_end(&state->gpu, 1);
-            for (int i = 0; i < 4; ++i)
+            for (int i = 0; i < 5; ++i)
                 if (modules[i]) cuda->cuModuleUnload(modules[i]);
             cuda->cuCtxPopCurrent_v2(&context);
         }

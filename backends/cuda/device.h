@@ -26,7 +26,10 @@ void stw_cuda_state_destroy(stw_cuda_state *state);
 stw_status stw_cuda_check(stw_cuda_state *state, stw_status otherwise, const char *call, int error);
 
 /* stw_gpu_ops */
-stw_status stw_cuda_module_load(stw_gpu *gpu, int jagged);
+stw_status stw_cuda_module_load(stw_gpu *gpu, int other);
+stw_status stw_cuda_side_open(stw_gpu *gpu, stw_cp_side *side);
+void stw_cuda_side_close(stw_gpu *gpu, stw_cp_side *side);
+stw_status stw_cuda_order(stw_gpu *gpu, void *event, stw_stream before, stw_stream after);
 
 /* jagged_sm90.c: stw_gpu_ops.encode_product */
 stw_status stw_cuda_encode_product(stw_gpu *gpu, const struct stw_jagged_params *params, int dx, void *maps_out);

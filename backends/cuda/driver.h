@@ -56,6 +56,8 @@ enum { STW_CUDA_FUNC_SMEM = 8 }; /* most dynamic shared memory of a launch */
 enum { STW_CUDA_JIT_ERROR_LOG = 5, STW_CUDA_JIT_ERROR_LOG_BYTES = 6 };
 enum { STW_CUDA_POINTER_MEMORY_TYPE = 2, STW_CUDA_POINTER_IS_MANAGED = 8, STW_CUDA_POINTER_ORDINAL = 9 };
 enum { STW_CUDA_MEMORY_HOST = 1, STW_CUDA_MEMORY_DEVICE = 2 };
+/* CUstream_flags, CUevent_flags */
+enum { STW_CUDA_STREAM_NON_BLOCKING = 1, STW_CUDA_EVENT_WITHOUT_TIME = 2 };
 
 /* CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion */
 enum { STW_CUDA_MAP_F16 = 6, STW_CUDA_MAP_BF16 = 9, STW_CUDA_SWIZZLE_128 = 3, STW_CUDA_L2_256 = 3 };

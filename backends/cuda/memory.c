@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The portable memory and stream calls on a CUDA device. */
+ * The portable memory and stream calls on a CUDA device; the stream and events of attention over ranks. */
 #include "backends/cuda/device.h"
 
 /* One driver call in the device's context. */
@@ -61,4 +61,31 @@ stw_status stw_cuda_stream_synchronize(const stw_device *device, stw_stream stre
 stw_status stw_cuda_stream_destroy(const stw_device *device, stw_stream stream) {
     CUDA_CALL(device, "stream_destroy", STW_E_DRIVER, cuStreamDestroy_v2, stream);
     return status;
+}
+
+/* ---- stw_gpu_ops: between enter and leave ---- */
+
+stw_status stw_cuda_side_open(stw_gpu *gpu, stw_cp_side *side) {
+    stw_cuda_state *state = (stw_cuda_state *)gpu;
+    stw_status status = stw_cuda_check(state, STW_E_DRIVER, "cuStreamCreate",
+                                       state->cuda->cuStreamCreate(&side->stream, STW_CUDA_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 2 && !status; ++i)
+        status = stw_cuda_check(state, STW_E_DRIVER, "cuEventCreate",
+                                state->cuda->cuEventCreate(&side->event[i], STW_CUDA_EVENT_WITHOUT_TIME));
+    return status;
+}
+
+/* The driver keeps what a stream still has to do. */
+void stw_cuda_side_close(stw_gpu *gpu, stw_cp_side *side) {
+    const stw_cuda_functions *cuda = ((stw_cuda_state *)gpu)->cuda;
+    for (int i = 0; i < 2; ++i)
+        if (side->event[i]) cuda->cuEventDestroy_v2(side->event[i]);
+    if (side->stream) cuda->cuStreamDestroy_v2(side->stream);
+}
+
+stw_status stw_cuda_order(stw_gpu *gpu, void *event, stw_stream before, stw_stream after) {
+    stw_cuda_state *state = (stw_cuda_state *)gpu;
+    stw_status status = stw_cuda_check(state, STW_E_DRIVER, "cuEventRecord", state->cuda->cuEventRecord(event, before));
+    if (status) return status;
+    return stw_cuda_check(state, STW_E_DRIVER, "cuStreamWaitEvent", state->cuda->cuStreamWaitEvent(after, event, 0));
 }

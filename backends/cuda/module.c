@@ -38,12 +38,13 @@ static stw_status image_load(stw_cuda_state *state, const stw_image *image, void
                     status == STW_E_NO_IMAGE ? ", a newer driver is needed" : "", words[0] ? ": " : "", words);
 }
 
-stw_status stw_cuda_module_load(stw_gpu *gpu, int jagged) {
+stw_status stw_cuda_module_load(stw_gpu *gpu, int other) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     void *module = NULL;
     stw_status status = STW_OK;
-    if (jagged == 2) return image_load(state, gpu->jagged_own_image, &gpu->jagged_own_module);
-    if (jagged) return image_load(state, gpu->jagged_image, &gpu->jagged_module);
+    if (other == 3) return image_load(state, gpu->cp_image, &gpu->cp_module);
+    if (other == 2) return image_load(state, gpu->jagged_own_image, &gpu->jagged_own_module);
+    if (other) return image_load(state, gpu->jagged_image, &gpu->jagged_module);
     if (gpu->shared_image && !gpu->shared_module) status = image_load(state, gpu->shared_image, &gpu->shared_module);
     if (!status) status = image_load(state, gpu->image, &module);
     if (!status) gpu->module = module;

@@ -26,12 +26,13 @@ typedef enum stw_attn_queued { STW_QUEUED_NEVER, STW_QUEUED, STW_QUEUED_MANY } s
 #define STW_WORK_TILES_MANY 24
 
 /* The image that holds a kernel: attention's, the device's own beside it (the same where it has none), the
- * jagged operations', the device's own of those (where it has one). */
+ * jagged operations', the device's own of those (where it has one), that of attention over ranks. */
 typedef enum stw_kernel_image {
     STW_KERNEL_ATTN,
     STW_KERNEL_OWN,
     STW_KERNEL_JAGGED,
-    STW_KERNEL_JAGGED_OWN
+    STW_KERNEL_JAGGED_OWN,
+    STW_KERNEL_CP
 } stw_kernel_image;
 
 /* One kernel of a call. Its only argument, but for the maps of a loop that has some, is a stw_attn_launch whose

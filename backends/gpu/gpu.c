@@ -70,13 +70,17 @@ stw_status stw_gpu_check_pointer(stw_gpu *gpu, const char *who, const char *name
 void *stw_gpu_module_of(const stw_gpu *gpu, stw_kernel_image image) {
     if (image == STW_KERNEL_JAGGED) return gpu->jagged_module;
     if (image == STW_KERNEL_JAGGED_OWN) return gpu->jagged_own_module;
+    if (image == STW_KERNEL_CP) return gpu->cp_module;
     return image == STW_KERNEL_ATTN && gpu->shared_module ? gpu->shared_module : gpu->module;
 }
 
 static stw_status kernel_add(stw_gpu *gpu, const stw_gpu_entry *entry, const stw_gpu_kernel **kernel_out) {
-    int jagged = entry->image == STW_KERNEL_JAGGED ? 1 : entry->image == STW_KERNEL_JAGGED_OWN ? 2 : 0;
-    int loaded = (jagged ? stw_gpu_module_of(gpu, entry->image) : gpu->module) != NULL;
-    stw_status status = loaded ? STW_OK : gpu->ops->module_load(gpu, jagged);
+    int other = entry->image == STW_KERNEL_JAGGED       ? 1
+                : entry->image == STW_KERNEL_JAGGED_OWN ? 2
+                : entry->image == STW_KERNEL_CP         ? 3
+                                                        : 0;
+    int loaded = (other ? stw_gpu_module_of(gpu, entry->image) : gpu->module) != NULL;
+    stw_status status = loaded ? STW_OK : gpu->ops->module_load(gpu, other);
     if (status) return status;
     stw_gpu_kernel *kernel = calloc(1, sizeof *kernel);
     if (!kernel) return stw_fail(STW_E_NO_MEMORY, "%s: no memory for kernel %s", gpu->ops->who, entry->name);

@@ -61,9 +61,9 @@ typedef struct stw_gpu_ops {
     stw_status (*make_current)(stw_gpu *gpu, int *before_out);
     stw_status (*restore)(stw_gpu *gpu, int before);
 
-    /* Fills gpu->module, and shared_module where there is a second image; `jagged` 1: gpu->jagged_module alone, 2:
-     * jagged_own_module. Errors: STW_E_NO_IMAGE when the driver does not take the image. */
-    stw_status (*module_load)(stw_gpu *gpu, int jagged);
+    /* Fills gpu->module, and shared_module where there is a second image; `other` 1: gpu->jagged_module alone, 2:
+     * jagged_own_module, 3: cp_module. Errors: STW_E_NO_IMAGE when the driver does not take the image. */
+    stw_status (*module_load)(stw_gpu *gpu, int other);
     /* Fills kernel->function and makes it ready to launch. Errors: STW_E_INTERNAL when the image holds no
      * such kernel, STW_E_UNSUPPORTED when the device has less shared memory. */
     stw_status (*kernel_load)(stw_gpu *gpu, stw_gpu_kernel *kernel);
@@ -79,6 +79,11 @@ typedef struct stw_gpu_ops {
     /* Or NULL: fills the second argument of a product of STW_KERNEL_JAGGED_OWN (linear's dX, or dW), STW_GPU_MAPS_BYTES
      * at a multiple of 64, for operands at multiples of 16 bytes. */
     stw_status (*encode_product)(stw_gpu *gpu, const struct stw_jagged_params *params, int dx, void *maps_out);
+
+    /* A stream that is not ordered with the default one, and events; what fails leaves null. */
+    stw_status (*side_open)(stw_gpu *gpu, stw_cp_side *side);
+    void (*side_close)(stw_gpu *gpu, stw_cp_side *side);
+    stw_status (*order)(stw_gpu *gpu, void *event, stw_stream before, stw_stream after);
 } stw_gpu_ops;
 
 struct stw_gpu {
@@ -89,10 +94,11 @@ struct stw_gpu {
     const stw_image *shared_image;     /* or NULL: a second one, with all kernels but STW_KERNEL_OWN */
     const stw_image *jagged_image;     /* or NULL: that of the jagged operations, loaded when one is planned */
     const stw_image *jagged_own_image; /* or NULL: kernels of STW_KERNEL_JAGGED_OWN */
+    const stw_image *cp_image;         /* or NULL: those of attention over ranks, loaded when one is planned */
     atomic_int lost;                   /* enum in gpu.c; read without a lock */
     char lost_text[320];               /* the failure that lost the device */
     pthread_mutex_t lock;              /* of what is below: plan time only */
-    void *module, *shared_module, *jagged_module, *jagged_own_module;
+    void *module, *shared_module, *jagged_module, *jagged_own_module, *cp_module;
     stw_gpu_kernel *kernels;
     void *blas; /* backends/gpu/blas.c's */
 };
@@ -150,5 +156,17 @@ stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *w
 stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *work);
 stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work, const stw_jagged_params *params,
                               void *workspace, stw_stream stream, uint32_t cpu_threads);
+
+/* The same of attention over ranks (cp.c) */
+stw_status stw_gpu_cp_open(const stw_device *device, stw_cp_side *side_out);
+void stw_gpu_cp_close(const stw_device *device, stw_cp_side *side);
+stw_status stw_gpu_cp_check(const stw_device *device, const char *who, stw_plan_kind kind,
+                            const stw_attn_params *params, const void *workspace, stw_stream stream);
+stw_status stw_gpu_cp_cast(const stw_device *device, const stw_cp_side *side, const stw_cp_cast *cast,
+                           stw_stream stream);
+stw_status stw_gpu_cp_merge(const stw_device *device, const stw_cp_side *side, const stw_cp_merge *merge,
+                            stw_stream stream);
+stw_status stw_gpu_cp_order(const stw_device *device, const stw_cp_side *side, int joins, stw_stream before,
+                            stw_stream after);
 
 #endif

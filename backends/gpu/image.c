@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The tables of embedded device images. With device code the build defines STW_IMAGE_ROWS and
- * STW_JAGGED_IMAGE_ROWS as the paths of generated files of rows
+ * The tables of embedded device images. With device code the build defines STW_IMAGE_ROWS, STW_JAGGED_IMAGE_ROWS and
+ * STW_CP_IMAGE_ROWS as the paths of generated files of rows
  *     STW_IMAGE(BACKEND, arch, KIND, symbol, hash)   symbol_begin and symbol_end bound the bytes */
 #include "backends/gpu/image.h"
 
@@ -13,6 +13,9 @@
 #endif
 #ifdef STW_JAGGED_IMAGE_ROWS
 #include STW_JAGGED_IMAGE_ROWS
+#endif
+#ifdef STW_CP_IMAGE_ROWS
+#include STW_CP_IMAGE_ROWS
 #endif
 #undef STW_IMAGE
 
@@ -29,15 +32,23 @@ static const stw_image jagged_rows[] = {
 #include STW_JAGGED_IMAGE_ROWS
 #endif
     NO_IMAGE};
+static const stw_image cp_rows[] = {
+#ifdef STW_CP_IMAGE_ROWS
+#include STW_CP_IMAGE_ROWS
+#endif
+    NO_IMAGE};
 
 const stw_image_set stw_images = {image_rows, sizeof image_rows / sizeof image_rows[0] - 1, "attention"};
 const stw_image_set stw_jagged_images = {jagged_rows, sizeof jagged_rows / sizeof jagged_rows[0] - 1, "jagged"};
+const stw_image_set stw_cp_images = {cp_rows, sizeof cp_rows / sizeof cp_rows[0] - 1, "ranks"};
 
 const stw_image *stw_image_at(size_t index, const stw_image_set **set_out) {
-    const stw_image_set *set = index < stw_images.count ? &stw_images : &stw_jagged_images;
-    size_t row = index < stw_images.count ? index : index - stw_images.count;
-    *set_out = set;
-    return row < set->count ? &set->rows[row] : NULL;
+    const stw_image_set *const sets[] = {&stw_images, &stw_jagged_images, &stw_cp_images};
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; index -= sets[i++]->count) {
+        *set_out = sets[i];
+        if (index < sets[i]->count) return &sets[i]->rows[index];
+    }
+    return NULL;
 }
 
 const stw_image *stw_image_find(const stw_image_set *set, stw_backend backend, const char *arch, unsigned kinds) {

@@ -25,14 +25,14 @@ typedef struct stw_image {
 typedef struct stw_image_set {
     const stw_image *rows;
     size_t count;
-    const char *ops; /* whose kernels they hold: "attention" or "jagged" */
+    const char *ops; /* whose kernels they hold: "attention", "jagged" or "ranks" */
 } stw_image_set;
 
-/* The images of this build: attention's, and those of the jagged operations, which a device loads on their
- * own. */
-extern const stw_image_set stw_images, stw_jagged_images;
+/* The images of this build: attention's, those of the jagged operations, and what attention over ranks does between its
+ * calls; a device loads each on its own. */
+extern const stw_image_set stw_images, stw_jagged_images, stw_cp_images;
 
-/* Image `index` of all that are embedded, attention's first, and its set; NULL behind the last. */
+/* Image `index` of all that are embedded, set by set, and its set; NULL behind the last. */
 const stw_image *stw_image_at(size_t index, const stw_image_set **set_out);
 
 /* The first row of that backend, arch and one of `kinds` (STW_IMAGE_* ored), or NULL. */

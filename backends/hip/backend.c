@@ -97,6 +97,7 @@ static stw_status hip_open(const stw_open_request *request, stw_device *device_o
     if (status != STW_OK) return status;
     state->pageable = facts.pageable;
     state->gpu.trust_pointers = request->env->trust_pointers;
+    state->gpu.cp_image = stw_image_find(&stw_cp_images, STW_BACKEND_HIP, facts.arch, STW_IMAGE_CODE_OBJECT);
     if (facts.version >= STW_HIP_ROCM_8 && (status = stw_hip_state_prove(state, facts.cu_count, facts.smem))) {
         stw_hip_state_destroy(state);
         return status;
@@ -128,6 +129,12 @@ const stw_backend_ops stw_hip_backend = {
     .dropout_mask = stw_gpu_dropout_mask,
     .jagged_prepare = stw_gpu_jagged_prepare,
     .jagged_bwd = stw_gpu_jagged_bwd,
+    .cp_open = stw_gpu_cp_open,
+    .cp_close = stw_gpu_cp_close,
+    .cp_check = stw_gpu_cp_check,
+    .cp_cast = stw_gpu_cp_cast,
+    .cp_merge = stw_gpu_cp_merge,
+    .cp_order = stw_gpu_cp_order,
     .buffer_alloc = stw_hip_buffer_alloc,
     .buffer_free = stw_hip_buffer_free,
     .copy = stw_hip_copy,

@@ -67,16 +67,16 @@ static stw_status copy_image(const stw_image *image, stw_hip_image_copy *copy) {
     return stw_fail(STW_E_NO_IMAGE, "hip: the image %s of this library is damaged", image->arch);
 }
 
-static stw_status hip_module_load(stw_gpu *gpu, int jagged) {
+static stw_status hip_module_load(stw_gpu *gpu, int other) {
     stw_hip_state *state = (stw_hip_state *)gpu;
-    const stw_image *image = jagged ? gpu->jagged_image : gpu->image;
-    stw_hip_image_copy copy, *kept = jagged ? &state->jagged_copy : &state->copy;
-    void *module = NULL;
+    const stw_image *image = other == 3 ? gpu->cp_image : other ? gpu->jagged_image : gpu->image;
+    stw_hip_image_copy copy, *kept = other == 3 ? &state->cp_copy : other ? &state->jagged_copy : &state->copy;
+    void *module = NULL, **module_out = other == 3 ? &gpu->cp_module : other ? &gpu->jagged_module : &gpu->module;
     stw_status status = copy_image(image, &copy);
     if (status) return status;
     int error = state->hip->hipModuleLoadData(&module, copy.at);
     if (!error) {
-        *(jagged ? &gpu->jagged_module : &gpu->module) = module;
+        *module_out = module;
         *kept = copy;
         return STW_OK;
     }
@@ -298,6 +298,9 @@ static const stw_gpu_ops hip_ops = {
     .check_pointer = stw_hip_check_pointer,
     .launch = stw_hip_launch,
     .blas = &stw_hip_blas,
+    .side_open = stw_hip_side_open,
+    .side_close = stw_hip_side_close,
+    .order = stw_hip_order,
 };
 
 stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int version, const stw_image *image,
@@ -317,12 +320,14 @@ stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int v
 void stw_hip_state_destroy(stw_hip_state *state) {
     const stw_hip_functions *hip = state->hip;
     int mine = state->gpu.ordinal, before = mine;
-    if ((state->gpu.module || state->gpu.jagged_module) && !stw_hip_forked()) {
+    if ((state->gpu.module || state->gpu.jagged_module || state->gpu.cp_module) && !stw_hip_forked()) {
         if (!hip->hipGetDevice(&before) && (before == mine || !hip->hipSetDevice(mine))) {
             /* hipblasLtDestroy ends the process when the device does not work */
             if (state->gpu.blas) stw_blas_end(&state->gpu, !hip->hipStreamSynchronize(NULL));
+            if (state->gpu.cp_module) hip->hipModuleUnload(state->gpu.cp_module);
             if (state->gpu.jagged_module) hip->hipModuleUnload(state->gpu.jagged_module);
             if (state->gpu.module) hip->hipModuleUnload(state->gpu.module);
+            free_image(&state->cp_copy);
             free_image(&state->jagged_copy);
             free_image(&state->copy);
         }

@@ -20,7 +20,7 @@ typedef struct stw_hip_state {
     int version;  /* of the runtime: 60342131 = ROCm 6.3 */
     int flushes;  /* its matrix unit takes subnormal f16 for zero */
     int pageable; /* kernels may read memory of malloc: an MI300A, or XNACK on */
-    stw_hip_image_copy copy, jagged_copy;
+    stw_hip_image_copy copy, jagged_copy, cp_copy;
 } stw_hip_state;
 
 /* `jagged`: image of the jagged operations, or NULL. Errors: STW_E_NO_MEMORY. */
@@ -46,6 +46,10 @@ stw_status stw_hip_check_stream(stw_gpu *gpu, const char *who, stw_stream stream
 stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written);
 stw_status stw_hip_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                           stw_stream stream, void **arguments);
+
+stw_status stw_hip_side_open(stw_gpu *gpu, stw_cp_side *side);
+void stw_hip_side_close(stw_gpu *gpu, stw_cp_side *side);
+stw_status stw_hip_order(stw_gpu *gpu, void *event, stw_stream before, stw_stream after);
 
 extern struct stw_blas_vendor stw_hip_blas; /* blas.c */
 

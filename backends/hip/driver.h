@@ -28,7 +28,7 @@ enum {
     STW_HIP_NOT_SUPPORTED = 801
 };
 enum { STW_HIP_CU_COUNT = 63, STW_HIP_PAGEABLE_ACCESS = 65, STW_HIP_SMEM_PER_BLOCK = 74 };
-enum { STW_HIP_COPY_DEFAULT = 4 };
+enum { STW_HIP_COPY_DEFAULT = 4, STW_HIP_STREAM_NON_BLOCKING = 1, STW_HIP_EVENT_WITHOUT_TIME = 2 };
 
 /* hipMemLocation, and the bits that hipMemGetAccess gives. */
 typedef struct stw_hip_location {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The portable memory and stream calls on a HIP device. */
+ * The portable memory and stream calls on a HIP device; the stream and events of attention over ranks. */
 #include "backends/hip/device.h"
 
 /* One runtime call with the device current; `check` makes a status of `error`. */
@@ -56,4 +56,31 @@ stw_status stw_hip_stream_synchronize(const stw_device *device, stw_stream strea
 stw_status stw_hip_stream_destroy(const stw_device *device, stw_stream stream) {
     HIP_CALL_IN(device, "stream_destroy", hipStreamDestroy, stream);
     return status;
+}
+
+/* ---- stw_gpu_ops: between enter and leave ---- */
+
+stw_status stw_hip_side_open(stw_gpu *gpu, stw_cp_side *side) {
+    stw_hip_state *state = (stw_hip_state *)gpu;
+    stw_status status = stw_hip_check(state, STW_E_DRIVER, "hipStreamCreateWithFlags",
+                                      state->hip->hipStreamCreateWithFlags(&side->stream, STW_HIP_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 2 && !status; ++i)
+        status = stw_hip_check(state, STW_E_DRIVER, "hipEventCreateWithFlags",
+                               state->hip->hipEventCreateWithFlags(&side->event[i], STW_HIP_EVENT_WITHOUT_TIME));
+    return status;
+}
+
+/* The runtime keeps what a stream still has to do. */
+void stw_hip_side_close(stw_gpu *gpu, stw_cp_side *side) {
+    const stw_hip_functions *hip = ((stw_hip_state *)gpu)->hip;
+    for (int i = 0; i < 2; ++i)
+        if (side->event[i]) hip->hipEventDestroy(side->event[i]);
+    if (side->stream) hip->hipStreamDestroy(side->stream);
+}
+
+stw_status stw_hip_order(stw_gpu *gpu, void *event, stw_stream before, stw_stream after) {
+    stw_hip_state *state = (stw_hip_state *)gpu;
+    stw_status status = stw_hip_check(state, STW_E_DRIVER, "hipEventRecord", state->hip->hipEventRecord(event, before));
+    if (status) return status;
+    return stw_hip_check(state, STW_E_DRIVER, "hipStreamWaitEvent", state->hip->hipStreamWaitEvent(after, event, 0));
 }

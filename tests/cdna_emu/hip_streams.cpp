@@ -13,6 +13,39 @@
 
 extern "C" {
 int hipStreamBeginCapture(void *stream, int mode);
+int hipEventCreateWithFlags(void **event_out, unsigned flags) {
+    if (flags != 2) return hip_say(INVALID_VALUE);
+    std::lock_guard<std::mutex> guard(lock);
+    *event_out = *events.insert(new Event).first;
+    return 0;
+}
+int hipEventRecord(void *event, void *handle) {
+    std::lock_guard<std::mutex> guard(lock);
+    auto found = events.find((Event *)event);
+    Stream *s = is_default(handle) ? nullptr : stream_of(handle);
+    if (found == events.end() || (!s && !is_default(handle))) return hip_say(s ? INVALID_VALUE : NO_STREAM);
+    (*found)->origin = s && s->captured ? s->origin ? s->origin : s : nullptr;
+    return 0;
+}
+/* An event of a capture brings the stream that waits for it into that capture. */
+int hipStreamWaitEvent(void *handle, void *event, unsigned flags) {
+    std::lock_guard<std::mutex> guard(lock);
+    auto found = events.find((Event *)event);
+    Stream *s = is_default(handle) ? nullptr : stream_of(handle);
+    if (found == events.end() || flags || (!s && !is_default(handle))) return hip_say(s ? INVALID_VALUE : NO_STREAM);
+    Stream *origin = (*found)->origin;
+    if (!origin || !origin->captured) return 0;
+    if (!s) return origin->spoilt = true, hip_say(CAPTURE_IMPLICIT);
+    if (s != origin && !s->captured) s->captured = true, s->mode = origin->mode, s->origin = origin;
+    return 0;
+}
+int hipEventDestroy(void *event) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (!events.erase((Event *)event)) return hip_say(INVALID_VALUE);
+    delete (Event *)event;
+    return 0;
+}
+
 int hipLaunchHostFunc(void *stream, void (*work)(void *), void *data);
 int hipStreamEndCapture(void *stream, void **graph_out);
 int hipGraphGetNodes(void *graph, void **nodes, size_t *count);
@@ -30,11 +63,16 @@ struct Stream {
     int mode = MODE_GLOBAL;
     std::thread::id thread;
     Graph graph;
+    Stream *origin = nullptr; /* that was captured first, where an event brought the capture here */
+};
+struct Event {
+    Stream *origin = nullptr; /* of the capture in which it was recorded last */
 };
 } // namespace
 
 static std::mutex lock;
 static std::set<Stream *> streams;
+static std::set<Event *> events;
 
 static bool is_default(void *stream) { return (uintptr_t)stream <= 2; }
 static Stream *stream_of(void *handle) {
@@ -52,6 +90,7 @@ int hip_do(void *handle, std::function<int()> work) {
             Stream *s = stream_of(handle);
             if (!s) return NO_STREAM;
             if (s->captured) {
+                if (s->origin) s = s->origin; /* one graph, in the order of the calls */
                 if (s->spoilt) return CAPTURE_INVALIDATED;
                 s->graph.push_back(work);
                 return 0;
@@ -129,8 +168,11 @@ int hipStreamEndCapture(void *handle, void **graph_out) {
     *graph_out = nullptr;
     if (!s) return hip_say(NO_STREAM);
     if (!s->captured) return hip_say(ILLEGAL_STATE);
+    if (s->origin) return hip_say(CAPTURE_UNMATCHED);
     if (s->mode != MODE_RELAXED && s->thread != std::this_thread::get_id()) return hip_say(CAPTURE_WRONG_THREAD);
     s->captured = false;
+    for (Stream *other : streams)
+        if (other->origin == s) other->captured = false, other->origin = nullptr;
     if (s->spoilt) return hip_say(CAPTURE_INVALIDATED);
     *graph_out = new Graph(s->graph);
     return 0;

@@ -18,9 +18,9 @@ enum { FAULT = 77 };
 
 static int group_begin(void *user) {
     faulty *f = user;
-    if (fails(f)) return FAULT;
-    ++f->open;
-    return f->inner.group_begin(f->inner.user);
+    int error = fails(f) ? FAULT : f->inner.group_begin(f->inner.user);
+    f->open += !error; /* a group that did not begin does not end */
+    return error;
 }
 static int send_bytes(void *user, const void *from, size_t bytes, int32_t peer, stw_stream stream) {
     faulty *f = user;

@@ -60,20 +60,25 @@ static double out_error(const stw_verify_case *c, const unsigned char *arena) {
 /* What stw_attn_fwd on one device makes of it. */
 static stw_status run_single_forward(cp_whole *w, stw_context *context) {
     stw_plan *plan = NULL;
-    unsigned char *arena = malloc(w->c.bytes);
-    stw_status status = arena ? stw_attn_fwd_plan(context, &w->c.problem.desc, &plan) : STW_E_NO_MEMORY;
+    void *arena = NULL, *workspace = NULL;
+    unsigned char *host = malloc(w->c.bytes);
+    stw_status status = host ? stw_attn_fwd_plan(context, &w->c.problem.desc, &plan) : STW_E_NO_MEMORY;
+    size_t size = stw_plan_workspace_size(plan);
+    if (!status) status = stw_buffer_alloc(context, w->c.bytes, &arena);
+    if (!status) status = stw_buffer_alloc(context, size, &workspace);
+    if (!status) status = stw_copy(context, arena, w->c.host, w->c.bytes, NULL);
     if (!status) {
-        memcpy(arena, w->c.host, w->c.bytes);
         stw_attn_args args = stw_verify_args(&w->c, arena);
-        size_t size = stw_plan_workspace_size(plan);
-        void *workspace = malloc(size + 1);
-        args.out = arena + w->c.offset[STW_VERIFY_OUT];
-        status = workspace ? stw_attn_fwd(plan, &args, workspace, size, NULL) : STW_E_NO_MEMORY;
-        free(workspace);
+        args.out = (unsigned char *)arena + w->c.offset[STW_VERIFY_OUT];
+        status = stw_attn_fwd(plan, &args, workspace, size, NULL);
     }
-    if (!status) w->out_error = out_error(&w->c, arena);
+    if (!status) status = stw_copy(context, host, arena, w->c.bytes, NULL);
+    if (!status) status = stw_stream_synchronize(context, NULL);
+    if (!status) w->out_error = out_error(&w->c, host);
     stw_plan_destroy(plan);
-    free(arena);
+    if (arena) stw_buffer_free(context, arena);
+    if (workspace) stw_buffer_free(context, workspace);
+    free(host);
     return status;
 }
 
@@ -118,6 +123,7 @@ typedef struct shard {
     stw_attn_desc desc; /* of this rank */
     int64_t rows[2];
     unsigned char *data[STW_VERIFY_TENSOR_COUNT];
+    void *seen[STW_VERIFY_TENSOR_COUNT]; /* as the calls get it: `data`, or its copy on the device */
     size_t bytes[STW_VERIFY_TENSOR_COUNT];
 } shard;
 
@@ -305,7 +311,26 @@ static int make_tensor(shard *s, stw_verify_tensor id) {
     memset(s->data[id], 0xFF, bytes + 64);
     copying copy = {.shard = s->data[id], .arena = c->host};
     visit_all(s, id, cut, &copy);
+    s->seen[id] = s->data[id];
     return 1;
+}
+
+/* Tensors of the shard to the device and back, where there is one. */
+static stw_status to_device(const cp_rank *rank, shard *s) {
+    stw_status status = STW_OK;
+    for (int id = 0; id < STW_VERIFY_TENSOR_COUNT && rank->on_device && !status; ++id) {
+        if (!s->data[id]) continue;
+        if (s->seen[id] == s->data[id]) status = stw_buffer_alloc(rank->context, s->bytes[id] + 64, &s->seen[id]);
+        if (status) s->seen[id] = s->data[id];
+        else status = stw_copy(rank->context, s->seen[id], s->data[id], s->bytes[id] + 64, rank->stream);
+    }
+    return status ? status : stw_stream_synchronize(rank->context, rank->stream);
+}
+static stw_status from_device(const cp_rank *rank, const shard *s) {
+    stw_status status = STW_OK;
+    for (int id = 0; id < STW_VERIFY_TENSOR_COUNT && rank->on_device && !status; ++id)
+        if (s->data[id]) status = stw_copy(rank->context, s->data[id], s->seen[id], s->bytes[id] + 64, rank->stream);
+    return status ? status : stw_stream_synchronize(rank->context, rank->stream);
 }
 
 static int make_shard(shard *s) {
@@ -319,14 +344,17 @@ static int make_shard(shard *s) {
     return 1;
 }
 
-static void free_shard(shard *s) {
-    for (int id = 0; id < STW_VERIFY_TENSOR_COUNT; ++id) free(s->data[id]);
+static void free_shard(const cp_rank *rank, shard *s) {
+    for (int id = 0; id < STW_VERIFY_TENSOR_COUNT; ++id) {
+        if (s->seen[id] != s->data[id]) stw_buffer_free(rank->context, s->seen[id]);
+        free(s->data[id]);
+    }
 }
 
 static stw_attn_args args_of(const shard *s) {
     stw_attn_args args = s->whole->c.values;
     args.q_offset = args.k_offset = 0;
-#define POINTER(id, field) args.field = (void *)s->data[STW_VERIFY_##id];
+#define POINTER(id, field) args.field = s->seen[STW_VERIFY_##id];
     STW_VERIFY_TENSORS(POINTER)
 #undef POINTER
     if (s->whole->c.problem.desc.flags & STW_ATTN_GIVEN_DELTA) args.out = NULL;
@@ -370,7 +398,7 @@ static void note_plan(const stw_cp_plan *plan, cp_result *r) {
 }
 
 /* Plans and runs; twice, and the outputs must have the same bits. `kept`: outputs before the call. */
-static void run(cp_rank *rank, const shard *s, const cp_row *row, int forward, cp_result *r) {
+static void run(cp_rank *rank, shard *s, const cp_row *row, int forward, cp_result *r) {
     static const stw_verify_tensor outputs[] = {STW_VERIFY_DQ,    STW_VERIFY_DK,    STW_VERIFY_DV,  STW_VERIFY_DBIAS,
                                                 STW_VERIFY_DSINK, STW_VERIFY_DELTA, STW_VERIFY_OUT, STW_VERIFY_LSE};
     const stw_cp_desc desc = desc_of(s, row);
@@ -387,8 +415,11 @@ static void run(cp_rank *rank, const shard *s, const cp_row *row, int forward, c
     if (!forward) note_plan(plan, r);
     size_t size = stw_cp_plan_workspace_size(plan);
     unsigned char *workspace = malloc(size + 65);
+    void *scratch = workspace;
+    if (rank->on_device && stw_buffer_alloc(rank->context, size + 65, &scratch)) scratch = NULL;
+    status = to_device(rank, s);
     stw_attn_args args = args_of(s);
-    if (forward) args.out = s->data[STW_VERIFY_OUT];
+    if (forward) args.out = s->seen[STW_VERIFY_OUT];
     for (int i = 0; i < 8; ++i) {
         size_t bytes = s->bytes[outputs[i]];
         if (!s->data[outputs[i]]) continue;
@@ -396,15 +427,21 @@ static void run(cp_rank *rank, const shard *s, const cp_row *row, int forward, c
         once[i] = malloc(bytes + 1);
         if (before[i]) memcpy(before[i], s->data[outputs[i]], bytes);
     }
-    for (int n = 0; n < 2 && workspace && !status; ++n) {
+    for (int n = 0; n < 2 && workspace && scratch && !status; ++n) {
         memset(workspace, n ? 0x7F : 0xFF, size + 65);
         for (int i = 0; i < 8 && n; ++i) {
             if (!before[i] || !once[i]) continue;
             memcpy(once[i], s->data[outputs[i]], s->bytes[outputs[i]]);
             memcpy(s->data[outputs[i]], before[i], s->bytes[outputs[i]]);
         }
-        status = forward ? stw_cp_attn_fwd(plan, &args, workspace + 1, size, NULL)
-                         : stw_cp_attn_bwd(plan, &args, workspace + 1, size, NULL);
+        status = n ? to_device(rank, s) : STW_OK;
+        if (!status && rank->on_device) status = stw_copy(rank->context, scratch, workspace, size + 65, rank->stream);
+        void *start = (char *)scratch + 1;
+        if (!status)
+            status = forward ? stw_cp_attn_fwd(plan, &args, start, size, rank->stream)
+                             : stw_cp_attn_bwd(plan, &args, start, size, rank->stream);
+        if (!status && rank->on_device) status = stw_copy(rank->context, workspace, scratch, size + 65, rank->stream);
+        if (!status) status = from_device(rank, s);
         if (status) fail(r, "rank %d: %s: %s: %s", rank->rank, call, stw_status_name(status), stw_last_error());
         for (size_t at = 0; at < 64; ++at)
             if (at ? workspace[size + at] != (n ? 0x7F : 0xFF) : workspace[0] != (n ? 0x7F : 0xFF))
@@ -417,7 +454,9 @@ static void run(cp_rank *rank, const shard *s, const cp_row *row, int forward, c
         free(before[i]);
         free(once[i]);
     }
-    if (!workspace) fail(r, "rank %d: no memory", rank->rank);
+    if (!workspace || !scratch) fail(r, "rank %d: no memory", rank->rank);
+    if (status) fail(r, "rank %d: %s: %s", rank->rank, call, stw_last_error());
+    if (scratch && scratch != workspace) stw_buffer_free(rank->context, scratch);
     free(workspace);
     stw_cp_plan_destroy(plan);
 }
@@ -425,7 +464,7 @@ static void run(cp_rank *rank, const shard *s, const cp_row *row, int forward, c
 /* ---- putting together ---- */
 
 static int move_bytes(cp_rank *rank, const void *from, void *to, size_t bytes, int32_t peer) {
-    stw_cp_transport *w = &rank->wire;
+    stw_cp_transport *w = rank->results.send ? &rank->results : &rank->wire;
     if (!bytes) return 1;
     int error = w->group_begin(w->user);
     if (!error) error = from ? w->send(w->user, from, bytes, peer, NULL) : w->recv(w->user, to, bytes, peer, NULL);
@@ -560,5 +599,5 @@ void cp_check(cp_rank *rank, const cp_row *row, const cp_whole *whole, cp_result
         check_backward(rank, &s, row, result_out);
         if (result_out->outcome != STW_VERIFY_SKIP) check_forward(rank, &s, row, result_out);
     }
-    free_shard(&s);
+    free_shard(rank, &s);
 }

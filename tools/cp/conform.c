@@ -11,19 +11,31 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KEY_LIST = 700, KEY_JSON, RANKS_MAX = 64 };
+enum { KEY_LIST = 700, KEY_JSON, KEY_BACKEND, KEY_ARCH, KEY_WIRE, KEY_DEVICES, RANKS_MAX = 64, FILTERS_MAX = 32 };
+
+typedef enum wire_kind { WIRE_AUTO, WIRE_THREADS, WIRE_NCCL } wire_kind;
 
 typedef struct settings {
-    int32_t ranks;
-    const char *filter;
+    int32_t ranks, devices; /* devices: 0: as many as there are */
+    const char *filters[FILTERS_MAX];
+    int filter_count;
     int64_t seed;
     int list, json;
     double timeout_s;
+    stw_backend backend;
+    const char *arch;
+    wire_kind wire;
+    cp_nccl *nccl; /* null: threads */
 } settings;
 
 static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0, "ranks, 1 to 64: threads of this process (default: 4)", 0},
-    {"filter", 'f', "TEXT", 0, "only rows whose `ORDER SCHEDULE PROBLEM` holds this text", 0},
+    {"filter", 'f', "TEXT", 0, "only rows whose `ORDER SCHEDULE PROBLEM` holds this text, or that of another -f", 0},
+    {"backend", KEY_BACKEND, "NAME", 0, "cpu, cuda or hip (default: cpu); rank r computes on device r", 0},
+    {"arch", KEY_ARCH, "ARCH", 0, "with its kernels, as for stw_context_opts.arch", 0},
+    {"transport", KEY_WIRE, "NAME", 0,
+     "threads, or on GPUs nccl (with hip: RCCL), a device a rank (default: nccl where there are as many)", 0},
+    {"devices", KEY_DEVICES, "N", 0, "GPUs that ranks take in turn (default: all)", 0},
     {"seed", 's', "N", 0, "other data for every row", 0},
     {"timeout", 't', "S", 0, "seconds that a rank waits for another (default: 120)", 0},
     {"list", KEY_LIST, NULL, 0, "print the rows and run none", 0},
@@ -34,7 +46,24 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     settings *s = state->input;
     switch (key) {
     case 'n': s->ranks = (int32_t)stw_tool_number(text, state, 1, RANKS_MAX); break;
-    case 'f': s->filter = text; break;
+    case 'f':
+        if (s->filter_count == FILTERS_MAX) argp_error(state, "more than %d filters", FILTERS_MAX);
+        s->filters[s->filter_count++] = text;
+        break;
+    case KEY_BACKEND:
+        s->backend = !strcmp(text, "cuda")  ? STW_BACKEND_CUDA
+                     : !strcmp(text, "hip") ? STW_BACKEND_HIP
+                     : !strcmp(text, "cpu") ? STW_BACKEND_CPU
+                                            : STW_BACKEND_AUTO;
+        if (s->backend == STW_BACKEND_AUTO) argp_error(state, "--backend '%.40s' is none of cpu, cuda, hip", text);
+        break;
+    case KEY_ARCH: s->arch = text; break;
+    case KEY_WIRE:
+        s->wire = !strcmp(text, "nccl") ? WIRE_NCCL : WIRE_THREADS;
+        if (strcmp(text, "nccl") && strcmp(text, "threads"))
+            argp_error(state, "--transport '%.40s' is none of threads, nccl", text);
+        break;
+    case KEY_DEVICES: s->devices = (int32_t)stw_tool_number(text, state, 1, RANKS_MAX); break;
     case 's': s->seed = stw_tool_number(text, state, 0, INT64_MAX / 4); break;
     case 't': s->timeout_s = (double)stw_tool_number(text, state, 1, 86400); break;
     case KEY_LIST: s->list = 1; break;
@@ -45,21 +74,49 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     return 0;
 }
 
+static stw_status open_context(const settings *s, int32_t rank, stw_context **context_out) {
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    opts.backend = s->backend;
+    opts.memory = s->backend == STW_BACKEND_CPU ? STW_MEMORY_HOST : STW_MEMORY_DEVICE;
+    opts.arch = s->arch;
+    if (s->backend == STW_BACKEND_CPU) opts.cpu_threads = rank < 0 ? 0 : 1;
+    else {
+        opts.flags = STW_CONTEXT_HAS_DEVICE;
+        opts.device = rank < 0 ? 0 : rank % s->devices;
+    }
+    return stw_context_create(&opts, context_out);
+}
+
 typedef struct worker {
     cp_rank rank;
+    const settings *settings;
+    cp_local *local;
     const cp_row *row;
     const cp_whole *whole;
     cp_result result;
     pthread_t thread;
 } worker;
 
+/* The wire of a rank whose context is open. */
+static stw_status open_wire(worker *w) {
+    const settings *s = w->settings;
+    cp_rank *r = &w->rank;
+    r->wire = cp_local_transport(w->local, r->rank);
+    if (s->backend == STW_BACKEND_CPU) return STW_OK;
+    r->on_device = 1;
+    stw_status status = stw_stream_create(r->context, &r->stream);
+    if (status || !s->nccl) {
+        if (!status) r->wire = cp_local_device_transport(w->local, r->rank, r->context);
+        return status;
+    }
+    r->wire = STW_INIT(stw_cp_transport);
+    return cp_nccl_transport(s->nccl, r->rank, &r->wire);
+}
+
 static void *work(void *user) {
     worker *w = user;
-    stw_context_opts opts = STW_INIT(stw_context_opts);
-    opts.backend = STW_BACKEND_CPU;
-    opts.memory = STW_MEMORY_HOST;
-    opts.cpu_threads = 1;
-    stw_status status = stw_context_create(&opts, &w->rank.context);
+    stw_status status = open_context(w->settings, w->rank.rank, &w->rank.context);
+    if (!status) status = open_wire(w);
     if (!status) status = stw_cp_create(&w->rank.wire, w->rank.rank, w->rank.size, &w->rank.cp);
     if (status) {
         w->result.outcome = STW_VERIFY_FAIL;
@@ -68,6 +125,7 @@ static void *work(void *user) {
         cp_check(&w->rank, w->row, w->whole, &w->result);
     }
     stw_cp_destroy(w->rank.cp);
+    if (w->rank.stream) stw_stream_destroy(w->rank.context, w->rank.stream);
     stw_context_destroy(w->rank.context);
     return NULL;
 }
@@ -75,12 +133,14 @@ static void *work(void *user) {
 /* All ranks on one row; the verdict of rank 0, or the first other rank's that failed. */
 static cp_result run_row(const settings *s, const cp_row *row, const cp_whole *whole) {
     cp_result result = {.outcome = STW_VERIFY_FAIL, .text = "no memory"};
-    cp_local *local = cp_local_create(s->ranks, s->timeout_s);
+    cp_local *local = cp_local_create(s->ranks, s->timeout_s), *results = cp_local_create(s->ranks, s->timeout_s);
     worker *workers = calloc((size_t)s->ranks, sizeof *workers);
     int32_t started = 0;
     cp_row_name(row, result.name, sizeof result.name);
-    for (int32_t r = 0; local && workers && r < s->ranks; ++r) {
-        workers[r].rank = (cp_rank){.wire = cp_local_transport(local, r), .rank = r, .size = s->ranks};
+    for (int32_t r = 0; local && results && workers && r < s->ranks; ++r) {
+        workers[r].rank = (cp_rank){.results = cp_local_transport(results, r), .rank = r, .size = s->ranks};
+        workers[r].settings = s;
+        workers[r].local = local;
         workers[r].row = row;
         workers[r].whole = whole;
         if (pthread_create(&workers[r].thread, NULL, work, &workers[r])) break;
@@ -94,6 +154,7 @@ static cp_result run_row(const settings *s, const cp_row *row, const cp_whole *w
     }
     free(workers);
     cp_local_destroy(local);
+    cp_local_destroy(results);
     return result;
 }
 
@@ -113,14 +174,17 @@ static void add_json(cJSON *rows, const cp_result *r) {
     cJSON_AddItemToArray(rows, object);
 }
 
+static int is_wanted(const settings *s, const char *name) {
+    int wanted = !s->filter_count;
+    for (int i = 0; i < s->filter_count; ++i) wanted |= strstr(name, s->filters[i]) != NULL;
+    return wanted;
+}
+
 static int run_all(const settings *s) {
     cp_counts counts = {0, 0, 0};
     cJSON *rows = s->json ? cJSON_CreateArray() : NULL;
     stw_context *context = NULL;
-    stw_context_opts opts = STW_INIT(stw_context_opts);
-    opts.backend = STW_BACKEND_CPU;
-    opts.memory = STW_MEMORY_HOST;
-    stw_status status = stw_context_create(&opts, &context);
+    stw_status status = open_context(s, -1, &context);
     if (status) {
         stw_tool_error("cp-conform", NULL, "%s (%s)", stw_last_error(), stw_status_name(status));
         return stw_tool_exit_of(status);
@@ -129,10 +193,12 @@ static int run_all(const settings *s) {
         cp_whole whole;
         cp_result result = {.outcome = STW_VERIFY_FAIL};
         cp_row_name(&cp_rows[i], result.name, sizeof result.name);
-        if (s->filter && !strstr(result.name, s->filter)) continue;
+        if (!is_wanted(s, result.name)) continue;
         status = cp_whole_build(cp_rows[i].problem, s->seed, 1, context, &whole);
-        if (status) snprintf(result.text, sizeof result.text, "%s", stw_tool_last_error());
-        else {
+        if (status) {
+            snprintf(result.text, sizeof result.text, "%s", stw_tool_last_error());
+            if (status == STW_E_UNSUPPORTED) result.outcome = STW_VERIFY_SKIP;
+        } else {
             result = run_row(s, &cp_rows[i], &whole);
             cp_whole_free(&whole);
         }
@@ -146,7 +212,10 @@ static int run_all(const settings *s) {
         }
     }
     stw_context_destroy(context);
-    if (!s->json) return cp_report_end(&counts, s->ranks, "threads") ? STW_EXIT_FAILED : STW_EXIT_OK;
+    if (!s->json)
+        return cp_report_end(&counts, s->ranks, s->nccl ? s->backend == STW_BACKEND_HIP ? "RCCL" : "NCCL" : "threads")
+                   ? STW_EXIT_FAILED
+                   : STW_EXIT_OK;
     cJSON *document = cJSON_CreateObject();
     cJSON_AddNumberToObject(document, "ranks", s->ranks);
     cJSON_AddNumberToObject(document, "ran", counts.ran);
@@ -155,6 +224,27 @@ static int run_all(const settings *s) {
     cJSON_AddItemToObject(document, "rows", rows);
     stw_tool_print_json(document);
     return counts.failed || !counts.ran ? STW_EXIT_FAILED : STW_EXIT_OK;
+}
+
+/* How many GPUs there are, and communicators where they are wanted and can be. */
+static int choose_wire(settings *s) {
+    stw_device_info infos[RANKS_MAX];
+    size_t count = 0;
+    char text[400] = "";
+    int32_t found = 0;
+    if (s->backend == STW_BACKEND_CPU) {
+        if (s->wire == WIRE_NCCL) stw_tool_error("cp-conform", NULL, "--transport nccl is for --backend cuda and hip");
+        return s->wire != WIRE_NCCL;
+    }
+    for (size_t i = 0; i < RANKS_MAX; ++i) infos[i] = STW_INIT(stw_device_info);
+    if (!stw_devices(infos, RANKS_MAX, &count))
+        for (size_t i = 0; i < count && i < RANKS_MAX; ++i) found += infos[i].backend == s->backend;
+    if (!s->devices) s->devices = found > 0 ? found : 1;
+    if (s->wire == WIRE_AUTO) s->wire = s->devices >= s->ranks && s->ranks > 1 ? WIRE_NCCL : WIRE_THREADS;
+    if (s->wire == WIRE_THREADS) return 1;
+    s->nccl = cp_nccl_create(s->backend, s->ranks, text, sizeof text);
+    if (!s->nccl) stw_tool_error("cp-conform", NULL, "%s (--transport threads needs no communicator)", text);
+    return s->nccl != NULL;
 }
 
 /* Ranks that a launcher has started: the program that holds an MPI takes over. */
@@ -181,11 +271,11 @@ int stw_tool_cp_conform(int argc, char **argv) {
         "Attention over ranks: forward and backward of every row against the float64 reference of the whole problem, "
         "with "
         "errors at most 1.25 times those of the same problem on one device."
-        "\vRanks are threads of this process on the CPU backend, over a transport in memory. Under mpirun each process "
-        "is "
-        "a rank, where sternway-cp-conform-mpi lies beside this program: the build makes it where it finds an MPI.";
+        "\vRanks are threads of this process, over a transport in memory, or over NCCL with a GPU a rank. Under mpirun "
+        "each process is a rank on the CPU backend, where sternway-cp-conform-mpi lies beside this program: the build "
+        "makes it where it finds an MPI.";
     static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
-    settings s = {.ranks = 4, .timeout_s = 120};
+    settings s = {.ranks = 4, .timeout_s = 120, .backend = STW_BACKEND_CPU};
     int status = stw_tool_parse(&argp, argc, argv, &s);
     if (status) return status;
     for (int i = 0; i < cp_row_count && s.list; ++i) {
@@ -195,5 +285,8 @@ int stw_tool_cp_conform(int argc, char **argv) {
     }
     if (s.list) return STW_EXIT_OK;
     if (become_mpi_program(argv)) return STW_EXIT_FAILED;
-    return run_all(&s);
+    if (!choose_wire(&s)) return STW_EXIT_FAILED;
+    status = run_all(&s);
+    cp_nccl_destroy(s.nccl);
+    return status;
 }

@@ -9,12 +9,14 @@
 
 #include "tools/verify/verify.h"
 
-/* This rank and its wire. */
+/* This rank and its wire. On a GPU the problem's tensors lie on the device, and results travel by another wire. */
 typedef struct cp_rank {
-    stw_cp_transport wire;
+    stw_cp_transport wire, results; /* results: of host memory; none: the wire */
     int32_t rank, size;
     stw_cp *cp;
     stw_context *context;
+    int on_device;
+    stw_stream stream;
 } cp_rank;
 
 typedef struct cp_row {
@@ -68,5 +70,15 @@ typedef struct cp_local cp_local;
 cp_local *cp_local_create(int32_t size, double timeout_s);
 void cp_local_destroy(cp_local *local);
 stw_cp_transport cp_local_transport(cp_local *local, int32_t rank);
+/* The same between devices, in the order of streams: everything has moved when a group ends. */
+stw_cp_transport cp_local_device_transport(cp_local *local, int32_t rank, stw_context *context);
+
+/* ---- nccl.c: communicators of this process, rank r on device r ---- */
+
+typedef struct cp_nccl cp_nccl;
+/* `backend` CUDA or HIP: libnccl.so.2 or librccl.so.1. NULL: `text` says why. */
+cp_nccl *cp_nccl_create(stw_backend backend, int32_t size, char *text, size_t capacity);
+void cp_nccl_destroy(cp_nccl *nccl);
+stw_status cp_nccl_transport(const cp_nccl *nccl, int32_t rank, stw_cp_transport *transport_out);
 
 #endif

@@ -3,7 +3,8 @@
  * A transport between threads of one process, for checks without an MPI at hand. It is no wire: what the ranks share is
  * the memory of one process. It is as strict as a wire can be: data move in `wait` and not before, what was sent is
  * read as late as it may be, and until then the receiver's memory holds NaN; a missing wait, a buffer that is
- * overwritten too early and messages whose sizes differ all show. */
+ * overwritten too early and messages whose sizes differ all show. Between devices data move at the end of a group, when
+ * the stream has come to it, and the host waits: that is stream order, with nothing under anything. */
 #include "cp.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { FAILED_SIZES = 1, FAILED_TIMEOUT, FAILED_MEMORY, FAILED_EARLIER };
+enum { FAILED_SIZES = 1, FAILED_TIMEOUT, FAILED_MEMORY, FAILED_EARLIER, FAILED_DEVICE };
 
 typedef struct message {
     const void *from;
@@ -29,6 +30,7 @@ typedef struct receipt {
 
 typedef struct rank_state {
     cp_local *local;
+    stw_context *context; /* null: host memory */
     int32_t rank;
     receipt *receipts;
     int64_t receipt_count, receipt_room;
@@ -81,7 +83,7 @@ static int recv_bytes(void *user, void *to, size_t bytes, int32_t peer, stw_stre
         r->receipts = larger;
         r->receipt_room = room;
     }
-    memset(to, 0xFF, bytes);
+    if (!r->context) memset(to, 0xFF, bytes);
     r->receipts[r->receipt_count++] = (receipt){to, bytes, peer};
     return 0;
 }
@@ -106,7 +108,10 @@ static int take_one(rank_state *r, const receipt *wanted, const struct timespec 
     l->first[queue] = m->next;
     if (!m->next) l->last[queue] = NULL;
     int error = m->bytes == wanted->bytes ? 0 : FAILED_SIZES;
-    if (!error) memcpy(wanted->to, m->from, m->bytes);
+    if (!error && !r->context) memcpy(wanted->to, m->from, m->bytes);
+    if (!error && r->context &&
+        (stw_copy(r->context, wanted->to, m->from, m->bytes, NULL) || stw_stream_synchronize(r->context, NULL)))
+        error = FAILED_DEVICE;
     ++*m->taken;
     free(m);
     pthread_cond_broadcast(&l->changed);
@@ -151,9 +156,27 @@ static int wait_all(void *user, stw_stream stream) {
     return error;
 }
 
+/* Between devices: what the stream has got so far is done, NaN lies where something is to arrive, then it does. */
+static int group_end_on_device(void *user, stw_stream stream) {
+    rank_state *r = user;
+    int error = 0;
+    for (int64_t i = 0; i < r->receipt_count && !error; ++i) {
+        void *nan = malloc(r->receipts[i].bytes);
+        if (!nan) return FAILED_MEMORY;
+        memset(nan, 0xFF, r->receipts[i].bytes);
+        if (stw_copy(r->context, r->receipts[i].to, nan, r->receipts[i].bytes, stream) ||
+            stw_stream_synchronize(r->context, stream))
+            error = FAILED_DEVICE;
+        free(nan);
+    }
+    if (!error && stw_stream_synchronize(r->context, stream)) error = FAILED_DEVICE;
+    return error ? error : wait_all(user, stream);
+}
+
 static const char *error_text(void *user, int error) {
-    static const char *const texts[] = {"", "the sizes of a message differ", "another rank did not come in time",
-                                        "no memory", "another rank failed"};
+    static const char *const texts[] = {
+        "",          "the sizes of a message differ", "another rank did not come in time",
+        "no memory", "another rank failed",           "the device failed"};
     (void)user;
     return texts[error];
 }
@@ -202,5 +225,14 @@ stw_cp_transport cp_local_transport(cp_local *l, int32_t rank) {
     wire.group_end = group_end;
     wire.wait = wait_all;
     wire.error_text = error_text;
+    return wire;
+}
+
+stw_cp_transport cp_local_device_transport(cp_local *l, int32_t rank, stw_context *context) {
+    stw_cp_transport wire = cp_local_transport(l, rank);
+    l->ranks[rank].context = context;
+    wire.name = "threads of one process";
+    wire.group_end = group_end_on_device;
+    wire.wait = NULL;
     return wire;
 }

@@ -35,6 +35,9 @@ typedef struct fake_function {
 typedef struct fake_stream {
     fake_context *context;
 } fake_stream;
+typedef struct fake_event {
+    fake_context *context;
+} fake_event;
 typedef struct fake_block {
     char *at;
     size_t bytes;
@@ -45,7 +48,7 @@ static fake_context contexts[DEVICES];
 static fake_module modules[MODULES];
 static fake_function functions[FUNCTIONS];
 static fake_block blocks[BLOCKS];
-static int streams, block_count;
+static int streams, events, block_count;
 static _Thread_local fake_context *stack[DEPTH];
 static _Thread_local int depth;
 
@@ -80,6 +83,7 @@ __attribute__((destructor)) static void report(void) {
     left("blocks", allocated);
     left("modules", loaded);
     left("streams", streams);
+    left("events", events);
     left("pushes", depth);
 }
 
@@ -118,6 +122,10 @@ int cuStreamCreate(void **stream_out, unsigned flags);
 int cuStreamGetCtx(void *stream, void **context_out);
 int cuStreamSynchronize(void *stream);
 int cuStreamDestroy_v2(void *stream);
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags);
+int cuEventCreate(void **event_out, unsigned flags);
+int cuEventRecord(void *event, void *stream);
+int cuEventDestroy_v2(void *event);
 
 /* Not logged: it is called once for every function. Gives this library's own, and 1 (not found) for the rest.
  */
@@ -297,11 +305,14 @@ static fake_block *block_of(uint64_t pointer) {
 int cuPointerGetAttributes(unsigned count, int *attributes, void **values, uint64_t pointer) {
     int error = begin_in_context("cuPointerGetAttributes");
     if (error) return error;
+    pthread_mutex_lock(&fake_lock);
     const fake_block *block = block_of(pointer);
+    int ordinal = block ? block->context->ordinal : -2, type = block ? 2 : 0;
+    pthread_mutex_unlock(&fake_lock);
     for (unsigned i = 0; i < count; ++i) switch (attributes[i]) {
-        case 2: *(unsigned *)values[i] = block ? 2 : 0; break;
+        case 2: *(unsigned *)values[i] = (unsigned)type; break;
         case 8: *(unsigned char *)values[i] = 0; break;
-        case 9: *(int *)values[i] = block ? block->context->ordinal : -2; break;
+        case 9: *(int *)values[i] = ordinal; break;
         default: return INVALID_VALUE;
         }
     return 0;
@@ -323,11 +334,16 @@ int cuMemAlloc_v2(uint64_t *pointer_out, size_t bytes) {
 
 int cuMemFree_v2(uint64_t pointer) {
     int error = begin_in_context("cuMemFree_v2");
-    fake_block *block = error ? NULL : block_of(pointer);
-    if (error || !block || (uintptr_t)block->at != pointer) return error ? error : INVALID_VALUE;
-    free(block->at);
-    block->at = NULL;
-    return 0;
+    if (error) return error;
+    pthread_mutex_lock(&fake_lock);
+    fake_block *block = block_of(pointer);
+    if (!block || (uintptr_t)block->at != pointer) error = INVALID_VALUE;
+    else {
+        free(block->at);
+        block->at = NULL;
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return error;
 }
 
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
@@ -343,7 +359,7 @@ int cuStreamCreate(void **stream_out, unsigned flags) {
     fake_stream *stream = error ? NULL : malloc(sizeof *stream);
     if (!stream) return error ? error : OUT_OF_MEMORY;
     stream->context = current();
-    ++streams;
+    __atomic_fetch_add(&streams, 1, __ATOMIC_RELAXED);
     *stream_out = stream;
     return 0;
 }
@@ -364,6 +380,38 @@ int cuStreamDestroy_v2(void *stream) {
     if (error) return error;
     if ((uintptr_t)stream <= 2) return INVALID_HANDLE;
     free(stream);
-    --streams;
+    __atomic_fetch_sub(&streams, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+
+int cuEventCreate(void **event_out, unsigned flags) {
+    int error = begin_in_context("cuEventCreate");
+    if (!error && flags != 2) error = INVALID_VALUE; /* times cost, and are not asked for */
+    fake_event *event = error ? NULL : malloc(sizeof *event);
+    if (!event) return error ? error : OUT_OF_MEMORY;
+    event->context = current();
+    __atomic_fetch_add(&events, 1, __ATOMIC_RELAXED);
+    *event_out = event;
+    return 0;
+}
+
+int cuEventRecord(void *event, void *stream) {
+    int error = begin_in_context("cuEventRecord");
+    if (error) return error;
+    return ((fake_event *)event)->context == current() && stream_is_here(stream) ? 0 : INVALID_HANDLE;
+}
+
+/* The event may be another context's. */
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+    int error = begin_in_context("cuStreamWaitEvent");
+    if (error) return error;
+    return !flags && event && stream_is_here(stream) ? 0 : INVALID_HANDLE;
+}
+
+int cuEventDestroy_v2(void *event) {
+    int error = begin_in_context("cuEventDestroy_v2");
+    if (error) return error;
+    free(event);
+    __atomic_fetch_sub(&events, 1, __ATOMIC_RELAXED);
     return 0;
 }

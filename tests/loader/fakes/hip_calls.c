@@ -40,8 +40,9 @@ typedef struct fake_block {
 
 static fake_function functions[FUNCTIONS];
 static fake_block blocks[BLOCKS];
-static fake_stream pool[4096]; /* never freed, and no leak: a lost device's streams are not destroyed */
-static int modules, streams, function_count, block_count;
+static fake_stream pool[4096],
+    event_pool[4096]; /* never freed, and no leak: a lost device's streams are not destroyed */
+static int modules, streams, events, function_count, block_count;
 static _Thread_local int set_device = -1, last_error;
 
 int fake_hip_error(int error) {
@@ -75,6 +76,7 @@ __attribute__((destructor)) static void report(void) {
     left("blocks", allocated);
     left("modules", modules);
     left("streams", streams);
+    left("events", events);
 }
 
 void hipFakeState(int *device, int *error);
@@ -98,6 +100,10 @@ int hipStreamGetDevice(void *stream, int *device);
 int hipStreamIsCapturing(void *stream, int *status);
 int hipStreamSynchronize(void *stream);
 int hipStreamDestroy(void *stream);
+int hipStreamWaitEvent(void *stream, void *event, unsigned flags);
+int hipEventCreateWithFlags(void **event_out, unsigned flags);
+int hipEventRecord(void *event, void *stream);
+int hipEventDestroy(void *event);
 
 /* For the test program alone: neither logged nor told to fail. */
 void hipFakeState(int *device, int *error) {
@@ -318,5 +324,41 @@ int hipStreamDestroy(void *stream) {
     if (stream_error(stream) == NO_STREAM) return fake_hip_error(NO_STREAM);
     ((fake_stream *)stream)->alive = 0;
     --streams;
+    return 0;
+}
+
+int hipEventCreateWithFlags(void **event_out, unsigned flags) {
+    int error = begin("hipEventCreateWithFlags");
+    if (!error && flags != 2) error = INVALID_VALUE; /* times cost, and are not asked for */
+    static unsigned taken;
+    unsigned number = error ? 0 : __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
+    if (error || number >= sizeof event_pool / sizeof event_pool[0])
+        return fake_hip_error(error ? error : OUT_OF_MEMORY);
+    event_pool[number] = (fake_stream){.device = current(), .alive = 1};
+    __atomic_fetch_add(&events, 1, __ATOMIC_RELAXED);
+    *event_out = &event_pool[number];
+    return 0;
+}
+
+static int event_error(const fake_stream *event) { return event && event->alive ? 0 : INVALID_HANDLE; }
+
+int hipEventRecord(void *event, void *stream) {
+    int error = begin("hipEventRecord");
+    if (!error) error = fake_hip_error(event_error(event));
+    return error ? error : fake_hip_error(stream_error(stream));
+}
+
+int hipStreamWaitEvent(void *stream, void *event, unsigned flags) {
+    int error = begin("hipStreamWaitEvent");
+    if (!error) error = fake_hip_error(flags ? INVALID_VALUE : event_error(event));
+    return error ? error : fake_hip_error(stream_error(stream));
+}
+
+int hipEventDestroy(void *event) {
+    int error = begin("hipEventDestroy");
+    if (!error) error = fake_hip_error(event_error(event));
+    if (error) return error;
+    ((fake_stream *)event)->alive = 0;
+    __atomic_fetch_sub(&events, 1, __ATOMIC_RELAXED);
     return 0;
 }
