@@ -13,39 +13,6 @@
 
 extern "C" {
 int hipStreamBeginCapture(void *stream, int mode);
-int hipEventCreateWithFlags(void **event_out, unsigned flags) {
-    if (flags != 2) return hip_say(INVALID_VALUE);
-    std::lock_guard<std::mutex> guard(lock);
-    *event_out = *events.insert(new Event).first;
-    return 0;
-}
-int hipEventRecord(void *event, void *handle) {
-    std::lock_guard<std::mutex> guard(lock);
-    auto found = events.find((Event *)event);
-    Stream *s = is_default(handle) ? nullptr : stream_of(handle);
-    if (found == events.end() || (!s && !is_default(handle))) return hip_say(s ? INVALID_VALUE : NO_STREAM);
-    (*found)->origin = s && s->captured ? s->origin ? s->origin : s : nullptr;
-    return 0;
-}
-/* An event of a capture brings the stream that waits for it into that capture. */
-int hipStreamWaitEvent(void *handle, void *event, unsigned flags) {
-    std::lock_guard<std::mutex> guard(lock);
-    auto found = events.find((Event *)event);
-    Stream *s = is_default(handle) ? nullptr : stream_of(handle);
-    if (found == events.end() || flags || (!s && !is_default(handle))) return hip_say(s ? INVALID_VALUE : NO_STREAM);
-    Stream *origin = (*found)->origin;
-    if (!origin || !origin->captured) return 0;
-    if (!s) return origin->spoilt = true, hip_say(CAPTURE_IMPLICIT);
-    if (s != origin && !s->captured) s->captured = true, s->mode = origin->mode, s->origin = origin;
-    return 0;
-}
-int hipEventDestroy(void *event) {
-    std::lock_guard<std::mutex> guard(lock);
-    if (!events.erase((Event *)event)) return hip_say(INVALID_VALUE);
-    delete (Event *)event;
-    return 0;
-}
-
 int hipLaunchHostFunc(void *stream, void (*work)(void *), void *data);
 int hipStreamEndCapture(void *stream, void **graph_out);
 int hipGraphGetNodes(void *graph, void **nodes, size_t *count);
@@ -144,6 +111,39 @@ int hipStreamIsCapturing(void *handle, int *status) {
     Stream *s = is_default(handle) ? nullptr : stream_of(handle);
     if (!s && !is_default(handle)) return hip_say(NO_STREAM);
     *status = s && s->captured ? s->spoilt ? 2 : 1 : 0;
+    return 0;
+}
+
+int hipEventCreateWithFlags(void **event_out, unsigned flags) {
+    if (flags != 2) return hip_say(INVALID_VALUE);
+    std::lock_guard<std::mutex> guard(lock);
+    *event_out = *events.insert(new Event).first;
+    return 0;
+}
+int hipEventRecord(void *event, void *handle) {
+    std::lock_guard<std::mutex> guard(lock);
+    auto found = events.find((Event *)event);
+    Stream *s = is_default(handle) ? nullptr : stream_of(handle);
+    if (found == events.end() || (!s && !is_default(handle))) return hip_say(s ? INVALID_VALUE : NO_STREAM);
+    (*found)->origin = s && s->captured ? s->origin ? s->origin : s : nullptr;
+    return 0;
+}
+/* An event of a capture brings the stream that waits for it into that capture. */
+int hipStreamWaitEvent(void *handle, void *event, unsigned flags) {
+    std::lock_guard<std::mutex> guard(lock);
+    auto found = events.find((Event *)event);
+    Stream *s = is_default(handle) ? nullptr : stream_of(handle);
+    if (found == events.end() || flags || (!s && !is_default(handle))) return hip_say(s ? INVALID_VALUE : NO_STREAM);
+    Stream *origin = (*found)->origin;
+    if (!origin || !origin->captured) return 0;
+    if (!s) return origin->spoilt = true, hip_say(CAPTURE_IMPLICIT);
+    if (s != origin && !s->captured) s->captured = true, s->mode = origin->mode, s->origin = origin;
+    return 0;
+}
+int hipEventDestroy(void *event) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (!events.erase((Event *)event)) return hip_say(INVALID_VALUE);
+    delete (Event *)event;
     return 0;
 }
 
