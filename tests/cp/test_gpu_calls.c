@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Calls over ranks on a fake CUDA driver: which of the driver's functions a call asks and in which order, what becomes of
+ * each one's failure, and that a plan gives back what it took. ctest sets LD_LIBRARY_PATH and FAKE_CUDA_DEVICES. */
+#include "sternway/sternway.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char log_path[] = "/tmp/sternway_cp_calls_XXXXXX";
+static int fails, groups; /* the transport's next group_end; how many began */
+
+static void note(const char *line) {
+    FILE *file = fopen(log_path, "a");
+    if (!file) abort();
+    fprintf(file, "wire:%s\n", line);
+    fclose(file);
+}
+
+static int group_begin(void *user) {
+    (void)user;
+    groups++;
+    note("group_begin");
+    return 0;
+}
+static int send_bytes(void *user, const void *from, size_t bytes, int32_t peer, stw_stream stream) {
+    (void)user, (void)from, (void)bytes, (void)peer;
+    note(stream ? "send" : "send in the caller's stream");
+    return 0;
+}
+static int recv_bytes(void *user, void *to, size_t bytes, int32_t peer, stw_stream stream) {
+    (void)user, (void)to, (void)bytes, (void)peer;
+    note(stream ? "recv" : "recv in the caller's stream");
+    return 0;
+}
+static int group_end(void *user, stw_stream stream) {
+    (void)user, (void)stream;
+    note("group_end");
+    return fails;
+}
+/* The other rank's descriptor is this one's. */
+static int all_gather(void *user, const void *from, void *to, size_t bytes, stw_stream stream) {
+    (void)user, (void)stream;
+    note("all_gather");
+    for (int r = 0; r < 2; ++r) memcpy((char *)to + (size_t)r * bytes, from, bytes);
+    return 0;
+}
+static int wait_on_host(void *user, stw_stream stream) {
+    (void)user, (void)stream;
+    return 0;
+}
+
+typedef struct setting {
+    stw_context *context;
+    stw_cp *cp;
+    stw_cp_plan *plan;
+    stw_attn_args args;
+    void *buffers[10], *workspace;
+    size_t size;
+    stw_status status; /* of the plan */
+} setting;
+
+enum { ROWS = 64, HEADS = 2, DIM = 64 };
+
+static void set_up(setting *s, int waits) {
+    stw_cp_transport wire = STW_INIT(stw_cp_transport);
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    stw_attn_desc attn = STW_INIT(stw_attn_desc);
+    stw_cp_desc desc = STW_INIT(stw_cp_desc);
+    memset(s, 0, sizeof *s);
+    opts.backend = STW_BACKEND_CUDA;
+    opts.memory = STW_MEMORY_DEVICE;
+    if (stw_context_create(&opts, &s->context)) fail_msg("%s", stw_last_error());
+    wire.name = "written down";
+    wire.group_begin = group_begin;
+    wire.send = send_bytes;
+    wire.recv = recv_bytes;
+    wire.group_end = group_end;
+    wire.all_gather = all_gather;
+    if (waits) wire.wait = wait_on_host;
+    assert_int_equal(stw_cp_create(&wire, 0, 2, &s->cp), STW_OK);
+    attn.dtype = STW_BF16;
+    attn.batch = 1;
+    attn.heads_q = attn.heads_kv = HEADS;
+    attn.head_dim_qk = attn.head_dim_v = DIM;
+    attn.max_seq_q = attn.max_seq_kv = ROWS;
+    assert_int_equal(stw_layout_bshd(&attn), STW_OK);
+    desc.attn = &attn;
+    desc.seq_q = desc.seq_kv = 2 * ROWS;
+    desc.order = STW_CP_ZIGZAG;
+    desc.schedule = STW_CP_RING;
+    s->status = stw_cp_attn_bwd_plan(s->cp, s->context, &desc, &s->plan);
+    if (s->status) return;
+    s->size = stw_cp_plan_workspace_size(s->plan);
+    for (int i = 0; i < 10; ++i)
+        assert_int_equal(stw_buffer_alloc(s->context, (size_t)ROWS * HEADS * DIM * 4, &s->buffers[i]), STW_OK);
+    assert_int_equal(stw_buffer_alloc(s->context, s->size, &s->workspace), STW_OK);
+    stw_attn_args a = STW_INIT(stw_attn_args);
+    a.q = s->buffers[0];
+    a.k = s->buffers[1];
+    a.v = s->buffers[2];
+    a.out = s->buffers[3];
+    a.dout = s->buffers[4];
+    a.lse = s->buffers[5];
+    a.dq = s->buffers[6];
+    a.dk = s->buffers[7];
+    a.dv = s->buffers[8];
+    s->args = a;
+}
+
+static void tear_down(setting *s) {
+    for (int i = 0; i < 10; ++i)
+        if (s->buffers[i]) stw_buffer_free(s->context, s->buffers[i]);
+    if (s->workspace) stw_buffer_free(s->context, s->workspace);
+    stw_cp_plan_destroy(s->plan);
+    stw_cp_destroy(s->cp);
+    stw_context_destroy(s->context);
+}
+
+static char text[1 << 18];
+
+/* The log's lines, which begin anew. */
+static const char *take_log(void) {
+    FILE *file = fopen(log_path, "r");
+    size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    text[length] = 0;
+    if (file) fclose(file);
+    if (truncate(log_path, 0)) abort();
+    return text;
+}
+
+static int count(const char *log, const char *word) {
+    int found = 0;
+    char line[96];
+    snprintf(line, sizeof line, ":%s\n", word);
+    for (const char *at = log; (at = strstr(at, line)) != NULL; at += strlen(line)) ++found;
+    return found;
+}
+
+static void a_call_asks_in_order(void **state) {
+    setting s;
+    (void)state;
+    set_up(&s, 0);
+    if (s.status) fail_msg("%s", stw_last_error());
+    const char *log = take_log();
+    assert_int_equal(count(log, "cuStreamCreate"), 1);
+    assert_int_equal(count(log, "cuEventCreate"), 2);
+    groups = 0;
+    if (stw_cp_attn_bwd(s.plan, &s.args, s.workspace, s.size, NULL)) fail_msg("%s", stw_last_error());
+    log = take_log();
+    static const char *const never[] = {
+        "cuStreamSynchronize", "cuMemAlloc_v2",       "cuMemFree_v2", "cuStreamCreate",     "cuEventCreate",
+        "cuMemcpyAsync",       "cuModuleGetFunction", "cuFuncLoad",   "cuStreamDestroy_v2", "cuEventDestroy_v2"};
+    for (size_t i = 0; i < sizeof never / sizeof never[0]; ++i)
+        if (count(log, never[i])) fail_msg("a call asks for %s", never[i]);
+    /* tick 0: K and V; 1 and 2: the halves of their sums on the way there; 3 and 4: home */
+    assert_int_equal(groups, 5);
+    assert_null(strstr(log, "in the caller's stream"));
+    assert_int_equal(count(log, "cuEventRecord"), 2 * groups);
+    assert_int_equal(count(log, "cuStreamWaitEvent"), 2 * groups);
+    /* a group begins behind an event of the caller's stream, and that one waits behind the tick's kernels */
+    int hidden = 0;
+    const char *begin = log;
+    while ((begin = strstr(begin, "wire:group_begin\n")) != NULL) {
+        char before[512];
+        size_t back = (size_t)(begin - log) < sizeof before - 1 ? (size_t)(begin - log) : sizeof before - 1;
+        snprintf(before, back + 1, "%s", begin - back);
+        const char *record = strstr(before, "cuEventRecord"), *wait = strstr(before, "cuStreamWaitEvent");
+        if (!record || !wait || strstr(wait, "launch ")) fail_msg("no event before a group: %s", before);
+        const char *end = strstr(begin, "wire:group_end\n"), *joined = strstr(end, ":cuEventRecord\n");
+        assert_non_null(joined);
+        for (const char *at = end; (at = strstr(at, ":launch stw_attn")) != NULL && at < joined; ++at) hidden++;
+        begin = joined;
+    }
+    if (hidden < 4) fail_msg("%d kernels of attention run beside what is sent", hidden);
+    tear_down(&s);
+    log = take_log();
+    assert_int_equal(count(log, "cuStreamDestroy_v2"), 1);
+    assert_int_equal(count(log, "cuEventDestroy_v2"), 2);
+}
+
+static void each_failure_is_told(void **state) {
+    static const struct {
+        const char *function;
+        int plans; /* what fails: the plan, else the call */
+    } rows[] = {{"cuEventRecord", 0},  {"cuStreamWaitEvent", 0},   {"cuLaunchKernel", 0},
+                {"cuStreamCreate", 1}, {"cuEventCreate", 1},       {"cuMemAlloc_v2", 1},
+                {"cuMemcpyAsync", 1},  {"cuStreamSynchronize", 1}, {"cuEventRecord", 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        setting s;
+        char plan[64];
+        snprintf(plan, sizeof plan, "%s:304", rows[i].function); /* CUDA_ERROR_OPERATING_SYSTEM */
+        if (rows[i].plans) setenv("FAKE_FAIL", plan, 1);
+        set_up(&s, 0);
+        if (!rows[i].plans) {
+            if (s.status) fail_msg("%s", stw_last_error());
+            setenv("FAKE_FAIL", plan, 1);
+            s.status = stw_cp_attn_bwd(s.plan, &s.args, s.workspace, s.size, NULL);
+        }
+        if (s.status != STW_E_DRIVER || !strstr(stw_last_error(), rows[i].function))
+            fail_msg("%s: %s: %s", rows[i].function, stw_status_name(s.status), stw_last_error());
+        unsetenv("FAKE_FAIL");
+        if (!rows[i].plans) { /* this rank is out of step with the others */
+            assert_int_equal(stw_cp_attn_bwd(s.plan, &s.args, s.workspace, s.size, NULL), STW_E_DRIVER);
+            assert_non_null(strstr(stw_last_error(), "the transport has failed before"));
+        }
+        tear_down(&s);
+        const char *log = take_log();
+        int created = count(log, "cuStreamCreate") - !strcmp(rows[i].function, "cuStreamCreate");
+        assert_int_equal(count(log, "cuStreamDestroy_v2"), created);
+    }
+}
+
+/* What a group that fails has begun may still run: the caller's stream waits for it. */
+static void a_failed_group_is_joined(void **state) {
+    setting s;
+    (void)state;
+    set_up(&s, 0);
+    take_log();
+    fails = 1;
+    stw_status status = stw_cp_attn_bwd(s.plan, &s.args, s.workspace, s.size, NULL);
+    fails = 0;
+    assert_int_equal(status, STW_E_DRIVER);
+    const char *end = strstr(take_log(), "wire:group_end\n");
+    assert_non_null(end);
+    assert_non_null(strstr(end, "cuEventRecord"));
+    assert_non_null(strstr(end, "cuStreamWaitEvent"));
+    assert_null(strstr(end, "launch "));
+    tear_down(&s);
+    take_log();
+}
+
+static void host_transports_and_host_memory_are_refused(void **state) {
+    setting s;
+    float host[16];
+    (void)state;
+    set_up(&s, 1);
+    assert_int_equal(s.status, STW_E_UNSUPPORTED);
+    assert_non_null(strstr(stw_last_error(), "transport written down waits on the host"));
+    tear_down(&s);
+    set_up(&s, 0);
+    take_log();
+    s.args.k = host;
+    assert_int_equal(stw_cp_attn_bwd(s.plan, &s.args, s.workspace, s.size, NULL), STW_E_INVALID);
+    assert_non_null(strstr(stw_last_error(), "cp_attn_bwd: k "));
+    assert_null(strstr(take_log(), "launch "));
+    tear_down(&s);
+    take_log();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_call_asks_in_order),
+        cmocka_unit_test(each_failure_is_told),
+        cmocka_unit_test(a_failed_group_is_joined),
+        cmocka_unit_test(host_transports_and_host_memory_are_refused),
+    };
+    int fd = mkstemp(log_path);
+    if (fd < 0) return 1;
+    close(fd);
+    setenv("FAKE_LOG", log_path, 1);
+    int failed = cmocka_run_group_tests_name("cp_gpu_calls", tests, NULL, NULL);
+    unsetenv("FAKE_LOG");
+    unlink(log_path);
+    return failed;
+}
