@@ -147,7 +147,7 @@ typedef struct stw_device_info {
  * @return STW_OK or STW_E_INVALID. */
 STW_API stw_status stw_devices(stw_device_info *infos, size_t capacity, size_t *count_out);
 
-/** One embedded device image: kernels of one arch for attention or for the jagged operations. */
+/** One embedded device image: kernels of one arch for attention, for the jagged operations, or for attention over ranks. */
 typedef struct stw_image_info {
     size_t struct_size;  /**< sizeof(stw_image_info)                            */
     stw_backend backend; /**< CUDA or HIP                                       */
@@ -156,7 +156,7 @@ typedef struct stw_image_info {
     uint64_t hash;       /**< 64-bit FNV-1a as recorded at build time           */
     char arch[32];       /**< whose kernels these are: "sm80", "gfx942"         */
     char kind[32];       /**< "cubin", "ptx", "code object"                     */
-    char ops[32];        /**< whose kernels: "attention", "jagged"              */
+    char ops[32];        /**< whose kernels: "attention", "jagged", "ranks"     */
 } stw_image_info;
 
 /** Lists every device image in this library and hashes each. Arguments and errors as for stw_devices(); a

@@ -53,9 +53,9 @@ def machine(options, folder):
 def images(options, folder):
     nvcc = script(folder / "nvcc", '#!/bin/sh\necho "Cuda compilation tools, release 13.0"\n')
     left_out = {"none": "CUDA images (STERNWAY_IMAGES=none)", "sm80:cubin": "sm90 images (STERNWAY_IMAGES=sm80:cubin)"}
-    ptx = ["attn_bwd_sm80.ptx.fatbin", "attn_bwd_sm90.cubin.fatbin", "jagged_sm80.ptx.fatbin", "jagged_sm90.cubin.fatbin"]
+    ptx = ["attn_bwd_sm80.ptx.fatbin", "attn_bwd_sm90.cubin.fatbin", "cp_sm80.ptx.fatbin", "jagged_sm80.ptx.fatbin", "jagged_sm90.cubin.fatbin"]
     for number, (words, made) in enumerate((
-            ("none", []), ("sm80:cubin", ["attn_bwd_sm80.cubin.fatbin", "jagged_sm80.cubin.fatbin"]),
+            ("none", []), ("sm80:cubin", ["attn_bwd_sm80.cubin.fatbin", "cp_sm80.cubin.fatbin", "jagged_sm80.cubin.fatbin"]),
             ("sm80:ptx,sm90", ptx),
             ("sm75", "sm75 is no image, accepted: all, none, or some of sm80, sm90"), ("", "STERNWAY_IMAGES is empty"),
             ("sm90", "sm90 needs sm80:ptx beside it"), ("gfx942", "STERNWAY_HIP=OFF leaves out"))):
@@ -73,7 +73,7 @@ def images(options, folder):
         targets = run("ninja", "-C", build, "-t", "targets", "all").stdout.splitlines()
         expect(f"targets of STERNWAY_IMAGES={words}",
                sorted(line.split(":")[0][6:] for line in targets if line.startswith("image-")), made)
-    both = sorted(ptx + ["attn_bwd_sm80.cubin.fatbin", "jagged_sm80.cubin.fatbin"])
+    both = sorted(ptx + ["attn_bwd_sm80.cubin.fatbin", "cp_sm80.cubin.fatbin", "jagged_sm80.cubin.fatbin"])
     for number, (archs, also, made) in enumerate((
             ("sm90", "all", ptx), ("sm90,sm80", "all", both), ("sm90", "sm90,sm80:ptx", ptx),
             ("sm80", "all", [name for name in both if "sm80" in name]),

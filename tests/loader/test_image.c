@@ -29,17 +29,19 @@ static void rows_are_found(void **state) {
     assert_null(stw_image_find(&stw_images, STW_BACKEND_AUTO, "", STW_IMAGE_CUBIN)); /* the row behind the end */
 }
 
-/* Attention's rows and behind them the jagged operations', which are those of images_sm90.def here. */
+/* Attention's rows, and behind them those of the other sets, which are images_sm90.def's here. */
 static void all_are_counted(void **state) {
     (void)state;
     const stw_image_set *set = NULL;
     assert_int_equal(stw_jagged_images.count, 2);
-    for (size_t i = 0; i < 6; ++i) {
-        const stw_image_set *expected = i < 4 ? &stw_images : &stw_jagged_images;
-        assert_ptr_equal(stw_image_at(i, &set), &expected->rows[i < 4 ? i : i - 4]);
+    assert_int_equal(stw_cp_images.count, 2);
+    for (size_t i = 0; i < 8; ++i) {
+        const stw_image_set *expected = i < 4 ? &stw_images : i < 6 ? &stw_jagged_images : &stw_cp_images;
+        assert_ptr_equal(stw_image_at(i, &set), &expected->rows[i < 4 ? i : i % 2]);
         assert_ptr_equal(set, expected);
     }
-    assert_null(stw_image_at(6, &set));
+    assert_null(stw_image_at(8, &set));
+    assert_string_equal(stw_cp_images.ops, "ranks");
     assert_string_equal(stw_images.ops, "attention");
     assert_string_equal(stw_jagged_images.ops, "jagged");
 }
