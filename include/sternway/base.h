@@ -147,7 +147,7 @@ typedef struct stw_device_info {
  * @return STW_OK or STW_E_INVALID. */
 STW_API stw_status stw_devices(stw_device_info *infos, size_t capacity, size_t *count_out);
 
-/** One embedded device image: kernels of one arch for attention, for the jagged operations, or for attention over ranks. */
+/** One embedded device image: kernels of one arch for attention, jagged operations, or attention over ranks. */
 typedef struct stw_image_info {
     size_t struct_size;  /**< sizeof(stw_image_info)                            */
     stw_backend backend; /**< CUDA or HIP                                       */
