@@ -157,6 +157,8 @@ struct stw_cp_plan {
     int64_t block_max, sum_max; /* keys of the longest block, of sums (a half) */
     int64_t dbias_extent[4], dbias_count;
     stw_cp_engine *engines;
+    int32_t *engine_table; /* engine + 1 by hash of its descriptor, 0 where there is none */
+    size_t engine_room;    /* of the table                                                */
     stw_cp_part *parts;
     stw_cp_move *moves;
     stw_cp_tick *ticks;
