@@ -376,15 +376,15 @@ static void make_places(stw_cp_plan *p) {
         take(total, &at->received, most, number);
     }
     take(total, &at->own, (int64_t)block, 1);
-    take(total, &at->slots, p->slot_count, (block + 255) / 256 * 256);
+    take(total, &at->slots, p->slot_count, stw_cp_slot_size(block));
     if (backward) {
         take(total, &at->delta, held * d->heads_q, number);
         take(total, &at->dsink, d->heads_q, number);
         take(total, &at->dsinks, size * d->heads_q, number);
         take(total, &at->scratch, d->batch * d->heads_kv * width, 2 * number);
-        take(total, &at->own_sums, p->halves, (sums + 255) / 256 * 256);
-        take(total, &at->sum_slots, p->sum_count, (sums + 255) / 256 * 256);
-        take(total, &at->other_sums, p->schedule == STW_CP_ALL_GATHER ? p->sum_count : 0, (sums + 255) / 256 * 256);
+        take(total, &at->own_sums, p->halves, stw_cp_slot_size(sums));
+        take(total, &at->sum_slots, p->sum_count, stw_cp_slot_size(sums));
+        take(total, &at->other_sums, p->schedule == STW_CP_ALL_GATHER ? p->sum_count : 0, stw_cp_slot_size(sums));
         take(total, &at->dq, rows * p->heads_q * d->head_dim_qk, number);
         take(total, &at->dk, p->shard_rows[1] * p->heads_kv * d->head_dim_qk, number);
         take(total, &at->dv, p->shard_rows[1] * p->heads_kv * d->head_dim_v, number);

@@ -175,7 +175,7 @@ void stw_cp_positions(const stw_cp_run *run, const stw_cp_part *part, stw_attn_a
 
 static void *message(const stw_cp_run *run, int received, size_t *at, size_t bytes) {
     char *data = run->workspace + (received ? run->plan->at.received : run->plan->at.sent) + *at;
-    *at += (bytes + 15) / 16 * 16;
+    *at += stw_cp_message_size(bytes);
     return data;
 }
 
@@ -248,12 +248,14 @@ stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *
     const stw_cp_tensor *const *whole = in ? from : to; /* with all heads */
     size_t sent = 0, received = 0;
     run->wire.what = in ? "the exchange of heads" : "the exchange of heads back";
-    stw_status status = stw_cp_begin(&run->wire);
+    int at_once = p->equal_messages && p->cp->wire.all_to_all;
+    stw_status status = at_once ? STW_OK : stw_cp_begin(&run->wire);
     for (int32_t lane = 0; lane < p->split && !status; ++lane) {
         size_t out = message_bytes(p, in ? p->lane : lane, whole, from, count);
         size_t back = message_bytes(p, in ? lane : p->lane, whole, from, count);
         char *packed = message(run, 0, &sent, out), *got = message(run, 1, &received, back);
         move_all(run, from, from, lane, packed, 1, NULL, count);
+        if (at_once) continue;
         if (lane == p->lane) {
             memcpy(got, packed, out);
             continue;
@@ -262,8 +264,13 @@ stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *
         status = stw_cp_send(&run->wire, packed, out, peer);
         if (!status) status = stw_cp_recv(&run->wire, got, back, peer);
     }
-    if (!status) status = stw_cp_end(&run->wire);
-    if (!status) status = stw_cp_wait(&run->wire);
+    if (at_once) {
+        status = stw_cp_all_to_all(&run->wire, run->workspace + p->at.sent, run->workspace + p->at.received,
+                                   sent / (size_t)p->split);
+    } else {
+        if (!status) status = stw_cp_end(&run->wire);
+        if (!status) status = stw_cp_wait(&run->wire);
+    }
     received = 0;
     for (int32_t lane = 0; lane < p->split && !status; ++lane) {
         size_t back = message_bytes(p, in ? lane : p->lane, whole, from, count);
@@ -274,7 +281,7 @@ stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *
 
 /* ---- blocks ---- */
 
-static size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+static size_t rounded(size_t bytes) { return stw_cp_slot_size(bytes); }
 
 char *stw_cp_slot(const stw_cp_run *run, int32_t slot) {
     const stw_cp_plan *p = run->plan;

@@ -442,11 +442,6 @@ static void place_gathered(maker *m) {
         int64_t b = (p->shard - step + p->shards) % p->shards;
         m->slot_of[step] = m->sum_slot_of[step] = b;
         m->starts[step] = 1;
-        if (!step) continue;
-        int64_t other = (p->shard + step) % p->shards;
-        if (stw_cp_needs(p, other, p->shard)) p->sent_bytes += stw_cp_block_bytes(p, stw_cp_block_rows(p, p->shard));
-        if (p->kind == STW_PLAN_ATTN_BWD && stw_cp_needs(p, p->shard, b))
-            p->sent_bytes += stw_cp_sum_bytes(p, stw_cp_block_rows(p, b));
     }
     p->slot_count = p->sum_count = (int32_t)p->shards;
 }
@@ -473,6 +468,60 @@ static int order_moves(maker *m) {
     for (size_t t = ticks - 1; t > 0; --t) m->first_move[t] = m->first_move[t - 1];
     m->first_move[0] = 0;
     return 1;
+}
+
+/* ---- what is sent beside the moves ---- */
+
+/* Blocks and their sums; the transport's own functions move slots. */
+static uint64_t gathered_bytes(const stw_cp_plan *p) {
+    const stw_cp_transport *wire = &p->cp->wire;
+    int alike = p->all_see_all && p->equal_blocks;
+    uint64_t others = (uint64_t)p->shards - 1, bytes = 0;
+    size_t block = stw_cp_block_bytes(p, stw_cp_block_rows(p, p->shard));
+    size_t sum = stw_cp_sum_bytes(p, stw_cp_block_rows(p, p->shard));
+    int sums = p->kind == STW_PLAN_ATTN_BWD, whole_sums = alike && wire->reduce_scatter;
+    if (alike && wire->all_gather) bytes += others * stw_cp_slot_size(block);
+    if (sums && whole_sums) bytes += others * stw_cp_slot_size(sum);
+    for (int64_t n = 0; n < p->shards; ++n) {
+        if (n == p->shard) continue;
+        if (!(alike && wire->all_gather) && stw_cp_needs(p, n, p->shard)) bytes += block;
+        if (sums && !whole_sums && stw_cp_needs(p, p->shard, n)) bytes += stw_cp_sum_bytes(p, stw_cp_block_rows(p, n));
+    }
+    return bytes;
+}
+
+/* To the other lanes of the shard: of this rank's rows their heads (in), of their rows this rank's heads (back). */
+static uint64_t exchanged_bytes(const stw_cp_plan *p) {
+    const stw_attn_desc *d = &p->attn;
+    uint64_t number = stw_dtype_size(p->number), element = stw_dtype_size(d->dtype);
+    uint64_t qk = (uint64_t)d->head_dim_qk, v = (uint64_t)d->head_dim_v, others = (uint64_t)p->split - 1;
+    uint64_t in[2] = {qk * element, (qk + v) * element},
+             back[2] = {v * element + number, 0}; /* a row and head: q, keys */
+    if (p->kind == STW_PLAN_ATTN_BWD) {
+        in[0] += v * element + 2 * number; /* dO, LSE, delta */
+        back[0] = d->outputs & STW_OUT_DQ ? qk * number : 0;
+        back[1] = (d->outputs & STW_OUT_DK ? qk * number : 0) + (d->outputs & STW_OUT_DV ? v * number : 0);
+    }
+    uint64_t heads[2] = {(uint64_t)p->heads_q, (uint64_t)p->heads_kv}, to_one = 0, from_one = 0, bytes = 0;
+    for (int kv = 0; kv < 2; ++kv) {
+        to_one += (uint64_t)p->rows[kv] * heads[kv] * in[kv];
+        from_one += (uint64_t)p->rows[kv] * heads[kv] * back[kv];
+        bytes += (uint64_t)(p->shard_rows[kv] - p->rows[kv]) * heads[kv] * back[kv];
+    }
+    if (p->equal_messages && p->cp->wire.all_to_all)
+        return others * (stw_cp_message_size(to_one) + stw_cp_message_size(from_one));
+    return others * to_one + bytes;
+}
+
+uint64_t stw_cp_other_bytes(const stw_cp_plan *p) {
+    const stw_attn_desc *d = &p->attn;
+    uint64_t bytes = 0, numbers = 0;
+    if (p->schedule == STW_CP_ALL_GATHER) bytes += gathered_bytes(p);
+    if (p->split > 1) bytes += exchanged_bytes(p);
+    if (p->kind != STW_PLAN_ATTN_BWD) return bytes;
+    if (d->outputs & STW_OUT_DSINK) numbers += (uint64_t)d->heads_q;
+    if (d->outputs & STW_OUT_DBIAS && !d->bias.query) numbers += (uint64_t)p->dbias_count;
+    return bytes + (uint64_t)(p->cp->size - 1) * numbers * stw_dtype_size(p->number);
 }
 
 /* ---- ticks ---- */
@@ -533,6 +582,18 @@ static double imbalance_of(const stw_cp_plan *p) {
     return sum > 0 ? most * (double)p->shards / sum - 1 : 0;
 }
 
+/* Whether each rank holds as many rows and keys as this one. */
+static int has_equal_ranks(const stw_cp_plan *p) {
+    for (int64_t rank = 0; rank < p->cp->size; ++rank)
+        for (int kv = 0; kv < 2; ++kv) {
+            int64_t rows = 0;
+            for (int64_t s = 0; s < p->seq_count; ++s)
+                rows += p->seqs[s].batch * stw_cp_rows_of(p->desc.order, p->seqs[s].rows[kv], rank, p->cp->size);
+            if (rows != p->rows[kv]) return 0;
+        }
+    return 1;
+}
+
 /* The last of the shards n, n + 1, ... that all need block b; n - 1 where n does not. Chunks without rows end a run. */
 static int64_t needed_to(const stw_cp_plan *p, int64_t b, int64_t n) {
     int64_t shards = p->shards, found = user_from(p, b, BOTH_HALVES, n) == n ? n : n - 1;
@@ -572,6 +633,7 @@ stw_status stw_cp_schedule_make(stw_cp_plan *p) {
     int complete = m.slot_of && m.sum_slot_of && m.starts;
     if (complete) {
         p->imbalance = imbalance_of(p);
+        p->equal_messages = p->shards == 1 && p->split > 1 && has_equal_ranks(p);
         if (p->schedule == STW_CP_ALL_GATHER) {
             look_at_all(p);
             place_gathered(&m);
@@ -583,6 +645,7 @@ stw_status stw_cp_schedule_make(stw_cp_plan *p) {
     stw_status status = complete ? STW_OK : stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
     for (int64_t t = 0; t < m.tick_max && !status; ++t) status = add_tick(&m, t);
     p->steps_skipped = p->shards - p->steps_run;
+    p->sent_bytes += stw_cp_other_bytes(p);
     free(m.slot_of);
     free(m.sum_slot_of);
     free(m.starts);
