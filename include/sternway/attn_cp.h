@@ -51,8 +51,8 @@ typedef struct stw_cp_transport {
     /** Starts the group in `stream`; may return before anything has moved. Required. */
     int (*group_end)(void *user, stw_stream stream);
     /** Returns when all that was started is complete: groups, all_gather, reduce_scatter, all_to_all. Null: it is when
-     * its function returns. It is also called behind a failure of another function. Where it fails, messages that could not be
-     * taken back may still use the call's memory: that lives on until the communicator is gone. */
+     * its function returns. It is also called behind a failure of another function. Where it fails, messages that
+     * could not be taken back may still use the call's memory: that lives on until the communicator is gone. */
     int (*wait)(void *user, stw_stream stream);
     /** `bytes` > 0 bytes of each rank to all: `to` is [size][bytes]. Null: done by groups of sends. */
     int (*all_gather)(void *user, const void *from, void *to, size_t bytes, stw_stream stream);

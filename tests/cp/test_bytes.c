@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a plan says that a rank sends is what a call sends, counted on the way to the transport in memory: every schedule,
- * both calls, by sends alone and by a transport that has its own collectives. A block of a collective counts once for
- * each rank that gets it from another. */
+ * What a plan says that a rank sends is what a call sends, counted on the way to the transport in memory: every
+ * schedule, both calls, by sends alone and by a transport that has its own collectives. A block of a collective counts
+ * once for each rank that gets it from another. */
 #include "tests/cp/ranks.h"
 
 #include <stdlib.h>

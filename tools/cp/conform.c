@@ -5,7 +5,6 @@
 #include "cp.h"
 #include "tools/base/tool.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,55 +44,36 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     return 0;
 }
 
-typedef struct worker {
-    cp_rank rank;
+typedef struct checked {
     const cp_row *row;
     const cp_whole *whole;
-    cp_result result;
-    pthread_t thread;
-} worker;
+    cp_result results[RANKS_MAX];
+} checked;
 
-static void *work(void *user) {
-    worker *w = user;
-    stw_context_opts opts = STW_INIT(stw_context_opts);
-    opts.backend = STW_BACKEND_CPU;
-    opts.memory = STW_MEMORY_HOST;
-    opts.cpu_threads = 1;
-    stw_status status = stw_context_create(&opts, &w->rank.context);
-    if (!status) status = stw_cp_create(&w->rank.wire, w->rank.rank, w->rank.size, &w->rank.cp);
-    if (status) {
-        w->result.outcome = STW_VERIFY_FAIL;
-        snprintf(w->result.text, sizeof w->result.text, "rank %d: %s", w->rank.rank, stw_last_error());
-    } else {
-        cp_check(&w->rank, w->row, w->whole, &w->result);
-    }
-    stw_cp_destroy(w->rank.cp);
-    stw_context_destroy(w->rank.context);
-    return NULL;
+static void check(cp_rank *rank, void *user) {
+    checked *c = user;
+    cp_check(rank, c->row, c->whole, &c->results[rank->rank]);
 }
 
 /* All ranks on one row; the verdict of rank 0, or the first other rank's that failed. */
 static cp_result run_row(const settings *s, const cp_row *row, const cp_whole *whole) {
     cp_result result = {.outcome = STW_VERIFY_FAIL, .text = "no memory"};
-    cp_local *local = cp_local_create(s->ranks, s->timeout_s);
-    worker *workers = calloc((size_t)s->ranks, sizeof *workers);
-    int32_t started = 0;
+    checked *c = calloc(1, sizeof *c);
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    opts.backend = STW_BACKEND_CPU;
+    opts.memory = STW_MEMORY_HOST;
+    opts.cpu_threads = 1;
     cp_row_name(row, result.name, sizeof result.name);
-    for (int32_t r = 0; local && workers && r < s->ranks; ++r) {
-        workers[r].rank = (cp_rank){.wire = cp_local_transport(local, r), .rank = r, .size = s->ranks};
-        workers[r].row = row;
-        workers[r].whole = whole;
-        if (pthread_create(&workers[r].thread, NULL, work, &workers[r])) break;
-        started++;
+    if (c) {
+        char text[320];
+        *c = (checked){.row = row, .whole = whole};
+        int ran = cp_run_ranks(s->ranks, &opts, s->timeout_s, check, c, text);
+        if (ran) result = c->results[0];
+        else snprintf(result.text, sizeof result.text, "%s", text);
+        for (int32_t r = 1; r < s->ranks && ran && result.outcome != STW_VERIFY_FAIL; ++r)
+            if (c->results[r].outcome == STW_VERIFY_FAIL) result = c->results[r];
     }
-    for (int32_t r = 0; r < started; ++r) pthread_join(workers[r].thread, NULL);
-    if (started == s->ranks) {
-        result = workers[0].result;
-        for (int32_t r = 1; r < started && result.outcome != STW_VERIFY_FAIL; ++r)
-            if (workers[r].result.outcome == STW_VERIFY_FAIL) result = workers[r].result;
-    }
-    free(workers);
-    cp_local_destroy(local);
+    free(c);
     return result;
 }
 
@@ -157,8 +137,7 @@ static int run_all(const settings *s) {
     return counts.failed || !counts.ran ? STW_EXIT_FAILED : STW_EXIT_OK;
 }
 
-/* Ranks that a launcher has started: the program that holds an MPI takes over. */
-static int become_mpi_program(char **argv) {
+int cp_become_mpi_program(const char *command, char **argv) {
     static const char *const launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
     char path[4096];
     int launched = 0;
@@ -170,7 +149,7 @@ static int become_mpi_program(char **argv) {
     char *slash = strrchr(path, '/');
     memcpy(slash + 1, "sternway-cp-conform-mpi", sizeof "sternway-cp-conform-mpi");
     execv(path, argv);
-    stw_tool_error("cp-conform", path,
+    stw_tool_error(command, path,
                    "a launcher of MPI has started this, but that program is not there: build the tests with an MPI "
                    "(libopenmpi-dev), or leave the launcher out");
     return 1;
@@ -194,6 +173,6 @@ int stw_tool_cp_conform(int argc, char **argv) {
         puts(name);
     }
     if (s.list) return STW_EXIT_OK;
-    if (become_mpi_program(argv)) return STW_EXIT_FAILED;
+    if (cp_become_mpi_program("cp-conform", argv)) return STW_EXIT_FAILED;
     return run_all(&s);
 }

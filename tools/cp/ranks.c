@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Ranks that are threads of this process: cp-conform and bench --cp. On the CPU they share memory by local.c. On GPUs
+ * rank r opens device r; their wire is a communicator of NCCL or RCCL that the command makes itself, since it has no
+ * caller. */
+#include "cp.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Values and types of nccl.h and rccl.h. */
+typedef struct comm_id {
+    char bytes[128];
+} comm_id;
+
+typedef struct wires {
+    cp_local *local;
+    void *library;
+    comm_id id;
+    int (*init)(void **comm, int size, comm_id id, int rank);
+    int (*destroy)(void *comm);
+    stw_status (*transport)(void *comm, stw_cp_transport *transport_out);
+} wires;
+
+typedef struct worker {
+    cp_rank rank;
+    stw_context_opts opts;
+    const wires *wires;
+    void *comm;
+    cp_work_fn work;
+    void *user;
+    char text[256];
+    pthread_t thread;
+} worker;
+
+static int open_vendor(wires *w, int hip, char text[320]) {
+    const char *name = hip ? "librccl.so.1" : "libnccl.so.2";
+    int (*unique)(comm_id *id) = NULL;
+    w->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (w->library) {
+        *(void **)&unique = dlsym(w->library, "ncclGetUniqueId");
+        *(void **)&w->init = dlsym(w->library, "ncclCommInitRank");
+        *(void **)&w->destroy = dlsym(w->library, "ncclCommDestroy");
+    }
+    w->transport = hip ? stw_cp_transport_rccl : stw_cp_transport_nccl;
+    if (unique && w->init && w->destroy && !unique(&w->id)) return 1;
+    snprintf(text, 320, "%s: %.200s", name,
+             w->library ? "ncclGetUniqueId, ncclCommInitRank or ncclCommDestroy is missing or fails" : dlerror());
+    return 0;
+}
+
+/* A communicator is of the device that is current in its thread: that of the context, which has just been used. */
+static stw_status open_wire(worker *w) {
+    void *touched = NULL;
+    if (!w->wires->library) return STW_OK;
+    stw_status status = stw_buffer_alloc(w->rank.context, 256, &touched);
+    if (status) return status;
+    stw_buffer_free(w->rank.context, touched);
+    w->rank.wire = STW_INIT(stw_cp_transport);
+    if (w->wires->init(&w->comm, w->rank.size, w->wires->id, w->rank.rank)) {
+        snprintf(w->text, sizeof w->text, "rank %d: ncclCommInitRank fails", w->rank.rank);
+        return STW_E_DRIVER;
+    }
+    status = stw_stream_create(w->rank.context, &w->rank.stream);
+    return status ? status : w->wires->transport(w->comm, &w->rank.wire);
+}
+
+static void *work(void *user) {
+    worker *w = user;
+    stw_status status = stw_context_create(&w->opts, &w->rank.context);
+    if (!status) status = open_wire(w);
+    if (!status) status = stw_cp_create(&w->rank.wire, w->rank.rank, w->rank.size, &w->rank.cp);
+    if (!status) w->work(&w->rank, w->user);
+    else if (!w->text[0]) snprintf(w->text, sizeof w->text, "rank %d: %.220s", w->rank.rank, stw_last_error());
+    stw_cp_destroy(w->rank.cp);
+    if (w->comm) w->wires->destroy(w->comm);
+    if (w->rank.stream) stw_stream_destroy(w->rank.context, w->rank.stream);
+    stw_context_destroy(w->rank.context);
+    return NULL;
+}
+
+int cp_run_ranks(int32_t size, const stw_context_opts *opts, double timeout_s, cp_work_fn work_fn, void *user,
+                 char text[320]) {
+    int on_gpu = opts->backend == STW_BACKEND_CUDA || opts->backend == STW_BACKEND_HIP;
+    wires all = {.local = cp_local_create(size, timeout_s)};
+    worker *workers = calloc((size_t)size, sizeof *workers);
+    int32_t started = 0;
+    snprintf(text, 320, "%s", all.local && workers ? "" : "no memory");
+    if (on_gpu && !text[0]) (void)open_vendor(&all, opts->backend == STW_BACKEND_HIP, text);
+    for (int32_t r = 0; r < size && !text[0]; ++r) {
+        worker *w = &workers[r];
+        *w = (worker){.opts = *opts, .wires = &all, .work = work_fn, .user = user};
+        w->rank = (cp_rank){.wire = cp_local_transport(all.local, r), .rank = r, .size = size};
+        if (on_gpu) {
+            w->opts.flags |= STW_CONTEXT_HAS_DEVICE;
+            w->opts.device = r;
+        }
+        if (pthread_create(&w->thread, NULL, work, w)) {
+            snprintf(text, 320, "no thread for rank %d", r); /* the others' time runs out */
+            break;
+        }
+        started++;
+    }
+    for (int32_t r = 0; r < started; ++r) pthread_join(workers[r].thread, NULL);
+    for (int32_t r = 0; r < started && !text[0]; ++r) snprintf(text, 320, "%s", workers[r].text);
+    free(workers);
+    cp_local_destroy(all.local); /* the library of a vendor stays: it does not like to be unloaded */
+    return !text[0];
+}
