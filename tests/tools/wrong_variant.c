@@ -2,7 +2,7 @@
  *
  * Preloaded by test_tune.py and test_bench.py: the backward of one variant, named by WRONG_VARIANT, and with
  * WRONG_FORWARD every forward, compute with K and V exchanged; of a nested operation, WRONG_JAGGED=NAME:COUNT changes
- * the sign of so many floats of that output; with WRONG_CP the backward over ranks computes with K and V exchanged. What
+ * the sign of so many floats of that output; with WRONG_CP the backward over ranks computes with them exchanged. What
  * tune and bench do when a kernel is wrong cannot be seen otherwise. */
 #include "sternway/sternway.h"
 
