@@ -52,19 +52,41 @@ static int open_vendor(wires *w, int hip, char text[320]) {
     return 0;
 }
 
-/* A communicator is of the device that is current in its thread: that of the context, which has just been used. */
+/* The first of these libraries that loads, or NULL. */
+static void *load(const char *const *names) {
+    void *library = NULL;
+    for (; *names && !library; ++names) library = dlopen(*names, RTLD_NOW | RTLD_LOCAL);
+    return library;
+}
+
+/* A communicator is of the device that is current in its thread, and the library leaves none so. Numbers are the
+ * driver's, as those of a context. */
+static int make_current(stw_backend backend, int32_t device) {
+    static const char *const cuda[] = {"libcuda.so.1", NULL};
+    static const char *const hip[] = {"libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
+                                      NULL};
+    int (*get)(int *device, int ordinal) = NULL, (*retain)(void **context, int device) = NULL;
+    int (*set_context)(void *context) = NULL, (*set_device)(int device) = NULL, handle = 0;
+    void *context = NULL, *library = load(backend == STW_BACKEND_HIP ? hip : cuda);
+    if (!library) return 0;
+    *(void **)&set_device = dlsym(library, "hipSetDevice");
+    *(void **)&get = dlsym(library, "cuDeviceGet");
+    *(void **)&retain = dlsym(library, "cuDevicePrimaryCtxRetain");
+    *(void **)&set_context = dlsym(library, "cuCtxSetCurrent");
+    if (set_device) return !set_device(device);
+    return get && retain && set_context && !get(&handle, device) && !retain(&context, handle) && !set_context(context);
+}
+
 static stw_status open_wire(worker *w) {
-    void *touched = NULL;
     if (!w->wires->library) return STW_OK;
-    stw_status status = stw_buffer_alloc(w->rank.context, 256, &touched);
-    if (status) return status;
-    stw_buffer_free(w->rank.context, touched);
     w->rank.wire = STW_INIT(stw_cp_transport);
-    if (w->wires->init(&w->comm, w->rank.size, w->wires->id, w->rank.rank)) {
-        snprintf(w->text, sizeof w->text, "rank %d: ncclCommInitRank fails", w->rank.rank);
+    if (!make_current(w->opts.backend, w->rank.rank) ||
+        w->wires->init(&w->comm, w->rank.size, w->wires->id, w->rank.rank)) {
+        snprintf(w->text, sizeof w->text, "rank %d: no communicator of %d ranks on device %d", w->rank.rank,
+                 w->rank.size, w->rank.rank);
         return STW_E_DRIVER;
     }
-    status = stw_stream_create(w->rank.context, &w->rank.stream);
+    stw_status status = stw_stream_create(w->rank.context, &w->rank.stream);
     return status ? status : w->wires->transport(w->comm, &w->rank.wire);
 }
 
