@@ -2,13 +2,20 @@
 # SPDX-License-Identifier: MIT
 """A model of attention's backward over many GPUs: what each schedule of sternway/attn_cp.h takes, from flops, bytes and rates.
 
-    python3 bench/cp_model.py [--heads 32] [--kv-heads 8] [--head-dim 128] [--tflops 500] [--link 900] [--network 50]
+    python3 bench/cp_model.py [--machine nvlink|xgmi] [--heads 32] [--kv-heads 8] [--head-dim 128] [--tflops 500] ...
+    python3 bench/cp_model.py --measured FILE      # a document of `sternway bench --cp --json`: the model beside it
 
-It is paper and arithmetic: no run on two GPUs or more has been compared with it yet. The rates are arguments:
-    --tflops   of the backward on one GPU, as `sternway bench` prints it for the shape
-    --link     GB/s that a GPU sends in its node (NVLink 4: 900 GB/s in both directions, 450 each way)
+It is paper and arithmetic for 8 to 4096 GPUs and S of 128k to 16M, and names the fastest schedule. The rates are arguments:
+    --machine  vendors' figures for links: nvlink (an H200 node: a switch, 450 GB/s each way, whoever the peers are) or xgmi (an
+               MI300X node: 64 GB/s each way to each of 7 peers); both with 400 Gb/s a GPU between nodes
+    --tflops   of the backward on one GPU, as `sternway bench` prints it for the shape (500 is assumed for both machines)
+    --link     GB/s that a GPU sends to one other GPU of its node
+    --link-all GB/s that it sends to all of them at once
     --network  GB/s that a GPU sends between nodes (400 Gb/s: 50)
     --latency  seconds before a message moves
+
+With --measured a row's rates are its own: TFLOP/s of the one device alone, GB/s of the messages alone. What the model makes of
+them may differ from the measured time by 15%; beyond that the exit status is 1.
 
 Of a causal problem of S rows on N ranks in zigzag order, a rank computes 1/N of 5 products of S*S/2*D*2 flops a head.
     ring        N steps; a step's compute hides its moves (K, V in 16 bits, dK and dV in f32) where it is longer
@@ -17,16 +24,26 @@ Of a causal problem of S rows on N ranks in zigzag order, a rank computes 1/N of
     2-D         ulysses in the node, a ring between nodes
 """
 import argparse
-from dataclasses import dataclass
+import json
+import pathlib
+import re
+import sys
+from dataclasses import dataclass, replace
+
+ALLOWED = 0.15  # of a measured time
 
 
 @dataclass
 class Machine:
     tflops: float = 500.0
     link: float = 450.0
+    link_all: float = 450.0
     network: float = 50.0
     latency: float = 10e-6
     per_node: int = 8
+
+
+MACHINES = {"nvlink": Machine(), "xgmi": Machine(link=64.0, link_all=448.0)}
 
 
 @dataclass
@@ -37,18 +54,22 @@ class Problem:
     kv_heads: int = 8
     head_dim: int = 128
     causal: bool = True
+    batch: int = 1
 
     def flops(self):
-        return 5 * 2 * self.rows * self.rows * self.head_dim * self.heads * (0.5 if self.causal else 1)
+        return 5 * 2 * self.batch * self.rows * self.rows * self.head_dim * self.heads * (0.5 if self.causal else 1)
 
     def kv_bytes(self, rows, kv_heads):
         """K and V in 16 bits, and their gradients in f32."""
-        return 2 * 2 * rows * kv_heads * self.head_dim, 2 * 4 * rows * kv_heads * self.head_dim
+        numbers = 2 * self.batch * rows * kv_heads * self.head_dim
+        return 2 * numbers, 4 * numbers
 
 
-def bandwidth(machine, ranks):
-    """GB/s to the next rank, where all ranks send at once: beyond a node the network is on the way of some."""
-    return machine.link if ranks <= machine.per_node else machine.network
+def bandwidth(machine, ranks, to_all=False):
+    """GB/s to the next rank, or to all, where all ranks send at once: beyond a node the network is on the way of some."""
+    if ranks > machine.per_node:
+        return machine.network
+    return min(machine.link_all, machine.link * max(ranks - 1, 1)) if to_all else machine.link
 
 
 def compute(problem, machine):
@@ -72,12 +93,13 @@ def ring(problem, machine):
 def all_gather(problem, machine):
     inputs, sums = problem.kv_bytes(problem.rows / problem.ranks, problem.kv_heads)
     moved = (problem.ranks - 1) * (inputs + sums)
-    return compute(problem, machine) + moved / (bandwidth(machine, problem.ranks) * 1e9) + 2 * machine.latency, moved
+    gb_s = bandwidth(machine, problem.ranks, to_all=True)
+    return compute(problem, machine) + moved / (gb_s * 1e9) + 2 * machine.latency, moved
 
 
 def exchange(problem, machine, ranks, gb_s):
     """Q, dO (16 bits), K, V, LSE and delta; dQ, dK and dV back in f32; each rank keeps 1/ranks."""
-    rows = problem.rows / problem.ranks
+    rows = problem.batch * problem.rows / problem.ranks
     heads = problem.heads * problem.head_dim
     kv = problem.kv_heads * problem.head_dim
     moved = rows * (2 * (2 * heads + 2 * kv) + 8 * problem.heads + 4 * (heads + 2 * kv)) * (ranks - 1) / ranks
@@ -87,7 +109,7 @@ def exchange(problem, machine, ranks, gb_s):
 def ulysses(problem, machine):
     if problem.kv_heads % problem.ranks:
         return None
-    seconds, moved = exchange(problem, machine, problem.ranks, bandwidth(machine, problem.ranks))
+    seconds, moved = exchange(problem, machine, problem.ranks, bandwidth(machine, problem.ranks, to_all=True))
     return compute(problem, machine) + seconds, moved
 
 
@@ -96,7 +118,7 @@ def two_d(problem, machine):
     if problem.ranks % split or problem.kv_heads % split or problem.ranks == split:
         return None
     shards = problem.ranks // split
-    inner, inner_bytes = exchange(problem, machine, split, machine.link)
+    inner, inner_bytes = exchange(problem, machine, split, bandwidth(machine, split, to_all=True))
     outer, outer_bytes = ring_over(problem, machine, shards, problem.rows / shards, problem.kv_heads // split, machine.network)
     return inner + outer, inner_bytes + outer_bytes
 
@@ -115,18 +137,53 @@ def efficiency(problem, machine, seconds):
     return compute(problem, machine) / seconds
 
 
+LINE = re.compile(r"attn_bwd:(?:bf16|f16):b(?P<batch>\d+)h(?P<heads>\d+)(?:k(?P<kv_heads>\d+))?s(?P<rows>\d+)d(?P<head_dim>\d+)"
+                  r"(?P<causal>:causal_(?:tl|br))?$")
+
+
+def measured_rows(document):
+    """(line, schedule, measured seconds, the model's) of each row of `bench --cp --json` that the model speaks of: dense
+    backward of one length in 16 bits."""
+    for row in document["problems"]:
+        over, line = row.get("over_ranks"), LINE.match(row["problem"])
+        if not over or not line:
+            continue
+        sizes = {name: int(value) for name, value in line.groupdict().items() if name != "causal" and value}
+        problem = Problem(ranks=over["ranks"], causal=bool(line["causal"]), **{"kv_heads": sizes["heads"], **sizes})
+        single = problem.flops() / over["single_ms"] * 1e-9
+        sent = over["sent_bytes"] / max(over["communication_ms"], 1e-9) * 1e-6
+        machine = Machine(single, sent, sent, sent, per_node=over["ranks"])
+        done = SCHEDULES[over["schedule"]](problem, machine)
+        if done:
+            yield row["problem"], over["schedule"], row["median_ms"] * 1e-3, done[0]
+
+
+def compare(path):
+    """Prints the rows of a document; True where the model meets all of them, of which there is one at least."""
+    rows = list(measured_rows(json.loads(pathlib.Path(path).read_text(encoding="utf-8"))))
+    for line, schedule, measured, modelled in rows:
+        off = modelled / measured - 1
+        print(f"{'ok  ' if abs(off) <= ALLOWED else 'FAIL'} {line} {schedule}: measured {measured:.6f} s, modelled {modelled:.6f} s, {off:+.1%}")
+    if not rows:
+        print(f"FAIL {path}: no row of `sternway bench --cp` that the model speaks of")
+    return bool(rows) and all(abs(modelled / measured - 1) <= ALLOWED for _, _, measured, modelled in rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--heads", type=int, default=32)
     parser.add_argument("--kv-heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=128)
-    parser.add_argument("--tflops", type=float, default=Machine.tflops)
-    parser.add_argument("--link", type=float, default=Machine.link)
-    parser.add_argument("--network", type=float, default=Machine.network)
-    parser.add_argument("--latency", type=float, default=Machine.latency)
+    parser.add_argument("--machine", choices=MACHINES, default="nvlink")
+    for rate in ("tflops", "link", "link_all", "network", "latency"):
+        parser.add_argument("--" + rate.replace("_", "-"), type=float)
+    parser.add_argument("--measured", metavar="FILE")
     args = parser.parse_args()
-    machine = Machine(args.tflops, args.link, args.network, args.latency)
-    print("a model, no measurement: seconds of one backward, efficiency of a GPU, GB that it sends")
+    if args.measured:
+        sys.exit(not compare(args.measured))
+    given = {rate: value for rate, value in vars(args).items() if value is not None and hasattr(Machine, rate)}
+    machine = replace(MACHINES[args.machine], **given)
+    print(f"{args.machine}: a model, no measurement: seconds of one backward, efficiency of a GPU, GB that it sends")
     for ranks in (8, 64, 512, 4096):
         for thousands in (128, 1024, 4096, 16384):
             problem = Problem(thousands * 1024, ranks, args.heads, args.kv_heads, args.head_dim)

@@ -36,7 +36,8 @@ function(_stw_install)
     if(TARGET sternway_static)
         install(FILES ${STERNWAY_STATIC_FILE} DESTINATION ${__LIBDIR} COMPONENT ${__STATIC} ${_words})
     endif()
-    install(FILES ${PROJECT_BINARY_DIR}/generated/main.c examples/README.md examples/finetune.py examples/requirements.txt
+    install(FILES ${PROJECT_BINARY_DIR}/generated/main.c examples/README.md examples/finetune.py
+        examples/megatron_context_parallel.py examples/requirements.txt
         examples/causal_gqa.safetensors examples/nested.safetensors
         DESTINATION ${_doc}/${__DOC}/examples COMPONENT ${__DEVELOPMENT} ${_words})
     if(STERNWAY_MAN_API)

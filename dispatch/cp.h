@@ -58,6 +58,9 @@ stw_status stw_cp_gather(const stw_cp_calling *c, const void *from, void *to, si
 /* By the transport's own function, which is there: `count` numbers a rank. */
 stw_status stw_cp_reduce(const stw_cp_calling *c, const void *from, void *to, size_t count, stw_dtype dtype);
 
+/* The same of all_to_all: blocks of `bytes`, one a rank. */
+stw_status stw_cp_all_to_all(const stw_cp_calling *c, const void *from, void *to, size_t bytes);
+
 /* ---- shards (cp_shard.c) ---- */
 
 typedef struct stw_cp_chunk {
@@ -166,6 +169,8 @@ struct stw_cp_plan {
     int64_t block_max, sum_max; /* keys of the longest block, of sums (a half) */
     int64_t dbias_extent[4], dbias_count;
     stw_cp_engine *engines;
+    int32_t *engine_table; /* engine + 1 by hash of its descriptor, 0 where there is none */
+    size_t engine_room;    /* of the table                                                */
     stw_cp_part *parts;
     stw_cp_move *moves;
     stw_cp_tick *ticks;
@@ -174,7 +179,8 @@ struct stw_cp_plan {
     int32_t slot_count, sum_count;
     size_t engine_workspace;
     stw_cp_places at;
-    int all_see_all, equal_blocks;
+    int all_see_all, equal_blocks; /* all-gather: by the transport's own functions where both hold */
+    int equal_messages;            /* Ulysses: each rank has as many rows, so messages are of one size */
     int64_t steps_run, steps_skipped;
     double imbalance;    /* largest work of a rank over the mean, less 1 */
     uint64_t sent_bytes; /* by this rank, a call                        */
@@ -188,6 +194,8 @@ stw_status stw_cp_agree(const stw_cp_calling *calling, stw_plan_kind kind, const
 stw_status stw_cp_schedule_make(stw_cp_plan *plan);
 /* A plan for this descriptor, an old one where there is. (cp_plan.c) */
 stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, int32_t *engine_out);
+/* Bytes that this rank sends beside the moves: heads (stages 2 and 4), all-gather's blocks, sums over all ranks. */
+uint64_t stw_cp_other_bytes(const stw_cp_plan *plan);
 /* Grows an array of `count` elements by one zeroed element. */
 void *stw_cp_grow(void *array_pointer, int64_t *count, size_t size);
 
@@ -212,6 +220,9 @@ static inline int stw_cp_has_wide_bias(const stw_cp_plan *p) {
 /* Keys of block b, and of half `half` of it (all of it where sums are not cut). */
 int64_t stw_cp_block_rows(const stw_cp_plan *plan, int64_t b);
 int64_t stw_cp_half_rows(const stw_cp_plan *plan, int64_t b, int half);
+/* Where messages of one exchange begin, and what the transport's own functions move: whole lines. */
+static inline size_t stw_cp_message_size(size_t bytes) { return (bytes + 15) / 16 * 16; }
+static inline size_t stw_cp_slot_size(size_t bytes) { return (bytes + 255) / 256 * 256; }
 /* Whether shard n sees anything of block b. */
 int stw_cp_needs(const stw_cp_plan *plan, int64_t n, int64_t b);
 static inline int32_t stw_cp_peer(const stw_cp_plan *plan, int64_t shard) {

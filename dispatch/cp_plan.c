@@ -27,12 +27,44 @@ void *stw_cp_grow(void *array_pointer, int64_t *count, size_t size) {
     return added;
 }
 
+static uint64_t hash_of(const stw_attn_desc *desc) {
+    uint64_t words[sizeof *desc / sizeof(uint64_t)], hash = 0;
+    _Static_assert(sizeof *desc == sizeof words, "a descriptor is whole words");
+    memcpy(words, desc, sizeof words);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; ++i) {
+        hash = (hash ^ words[i]) * UINT64_C(0x9E3779B97F4A7C15);
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+/* Where an engine stands in the table of engines, or where it would; `room` is a power of two. */
+static size_t place_of(const stw_cp_plan *p, const int32_t *table, size_t room, const stw_attn_desc *desc) {
+    size_t at = (size_t)hash_of(desc) & (room - 1);
+    while (table[at] && memcmp(&p->engines[table[at] - 1].desc, desc, sizeof *desc)) at = (at + 1) & (room - 1);
+    return at;
+}
+
+/* Room for twice the engines and one more. */
+static int grow_table(stw_cp_plan *p) {
+    size_t room = p->engine_room ? 2 * p->engine_room : 16;
+    if (2 * (size_t)p->engine_count + 2 <= p->engine_room) return 1;
+    int32_t *table = calloc(room, sizeof *table);
+    if (!table) return 0;
+    for (int64_t i = 0; i < p->engine_count; ++i) table[place_of(p, table, room, &p->engines[i].desc)] = (int32_t)i + 1;
+    free(p->engine_table);
+    p->engine_table = table;
+    p->engine_room = room;
+    return 1;
+}
+
 stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, int32_t *engine_out) {
-    for (int64_t i = 0; i < plan->engine_count; ++i)
-        if (!memcmp(&plan->engines[i].desc, desc, sizeof *desc)) {
-            *engine_out = (int32_t)i;
-            return STW_OK;
-        }
+    if (!grow_table(plan)) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", plan->call);
+    size_t place = place_of(plan, plan->engine_table, plan->engine_room, desc);
+    if (plan->engine_table[place]) {
+        *engine_out = plan->engine_table[place] - 1;
+        return STW_OK;
+    }
     stw_plan *made = NULL;
     stw_status status = stw_plan_build(plan->context, desc, plan->kind, NULL, &made);
     if (status) return status;
@@ -43,6 +75,7 @@ stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, int32
     }
     added->desc = *desc;
     added->plan = made;
+    plan->engine_table[place] = (int32_t)plan->engine_count;
     size_t bytes = stw_plan_workspace_size(made);
     if (bytes > plan->engine_workspace) plan->engine_workspace = bytes;
     *engine_out = (int32_t)(plan->engine_count - 1);
@@ -343,15 +376,15 @@ static void make_places(stw_cp_plan *p) {
         take(total, &at->received, most, number);
     }
     take(total, &at->own, (int64_t)block, 1);
-    take(total, &at->slots, p->slot_count, (block + 255) / 256 * 256);
+    take(total, &at->slots, p->slot_count, stw_cp_slot_size(block));
     if (backward) {
         take(total, &at->delta, held * d->heads_q, number);
         take(total, &at->dsink, d->heads_q, number);
         take(total, &at->dsinks, size * d->heads_q, number);
         take(total, &at->scratch, d->batch * d->heads_kv * width, 2 * number);
-        take(total, &at->own_sums, p->halves, (sums + 255) / 256 * 256);
-        take(total, &at->sum_slots, p->sum_count, (sums + 255) / 256 * 256);
-        take(total, &at->other_sums, p->schedule == STW_CP_ALL_GATHER ? p->sum_count : 0, (sums + 255) / 256 * 256);
+        take(total, &at->own_sums, p->halves, stw_cp_slot_size(sums));
+        take(total, &at->sum_slots, p->sum_count, stw_cp_slot_size(sums));
+        take(total, &at->other_sums, p->schedule == STW_CP_ALL_GATHER ? p->sum_count : 0, stw_cp_slot_size(sums));
         take(total, &at->dq, rows * p->heads_q * d->head_dim_qk, number);
         take(total, &at->dk, p->shard_rows[1] * p->heads_kv * d->head_dim_qk, number);
         take(total, &at->dv, p->shard_rows[1] * p->heads_kv * d->head_dim_v, number);
@@ -432,6 +465,7 @@ void stw_cp_plan_destroy(stw_cp_plan *plan) {
         stw_context_release(plan->context);
     }
     free(plan->engines);
+    free(plan->engine_table);
     free(plan->seqs);
     free(plan->parts);
     free(plan->moves);

@@ -145,7 +145,7 @@ void stw_cp_positions(const stw_cp_run *run, const stw_cp_part *part, stw_attn_a
 
 static void *message(const stw_cp_run *run, int received, size_t *at, size_t bytes) {
     char *data = run->workspace + (received ? run->plan->at.received : run->plan->at.sent) + *at;
-    *at += (bytes + 15) / 16 * 16;
+    *at += stw_cp_message_size(bytes);
     return data;
 }
 
@@ -225,31 +225,43 @@ static messages messages_of(const stw_cp_run *run, int in, const stw_cp_tensor *
                   .back = message_bytes(p, in ? lane : p->lane, whole, from, count)};
     m.sent = message(run, 0, &at[0], m.out);
     m.got = message(run, 1, &at[1], m.back);
-    if (lane == p->lane) m.sent = m.got; /* it stays here */
     return m;
 }
 
-stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *from, const stw_cp_tensor *const *to,
-                           const int *adds, int count) {
+/* One group; what is for this lane does not travel. */
+static stw_status send_lanes(stw_cp_run *run, int in, const stw_cp_tensor *const *whole,
+                             const stw_cp_tensor *const *from, int count) {
     const stw_cp_plan *p = run->plan;
-    const stw_cp_tensor *const *whole = in ? from : to; /* with all heads */
-    size_t packed[2] = {0, 0}, moved[2] = {0, 0}, unpacked[2] = {0, 0};
-    stw_status status = STW_OK;
-    run->wire.what = in ? "the exchange of heads" : "the exchange of heads back";
+    size_t at[2] = {0, 0};
+    stw_status status = stw_cp_begin(&run->wire);
     for (int32_t lane = 0; lane < p->split && !status; ++lane) {
-        messages m = messages_of(run, in, whole, from, count, lane, packed);
-        status = move_all(run, from, from, lane, m.sent, 1, NULL, count);
-    }
-    if (!status) status = stw_cp_begin(&run->wire);
-    for (int32_t lane = 0; lane < p->split && !status; ++lane) {
-        messages m = messages_of(run, in, whole, from, count, lane, moved);
+        messages m = messages_of(run, in, whole, from, count, lane, at);
         int32_t peer = p->shard * p->split + lane;
         if (lane == p->lane) continue;
         status = stw_cp_send(&run->wire, m.sent, m.out, peer);
         if (!status) status = stw_cp_recv(&run->wire, m.got, m.back, peer);
     }
     if (!status) status = stw_cp_end(&run->wire);
-    if (!status) status = stw_cp_wait(&run->wire);
+    return status ? status : stw_cp_wait(&run->wire);
+}
+
+stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *from, const stw_cp_tensor *const *to,
+                           const int *adds, int count) {
+    const stw_cp_plan *p = run->plan;
+    const stw_cp_tensor *const *whole = in ? from : to; /* with all heads */
+    size_t packed[2] = {0, 0}, unpacked[2] = {0, 0};
+    stw_status status = STW_OK;
+    run->wire.what = in ? "the exchange of heads" : "the exchange of heads back";
+    int at_once = p->equal_messages && p->cp->wire.all_to_all;
+    for (int32_t lane = 0; lane < p->split && !status; ++lane) {
+        messages m = messages_of(run, in, whole, from, count, lane, packed);
+        if (lane == p->lane && !at_once) m.sent = m.got; /* it stays here */
+        status = move_all(run, from, from, lane, m.sent, 1, NULL, count);
+    }
+    if (at_once && !status)
+        status = stw_cp_all_to_all(&run->wire, run->workspace + p->at.sent, run->workspace + p->at.received,
+                                   packed[0] / (size_t)p->split);
+    else if (!status) status = send_lanes(run, in, whole, from, count);
     for (int32_t lane = 0; lane < p->split && !status; ++lane) {
         messages m = messages_of(run, in, whole, from, count, lane, unpacked);
         status = move_all(run, to, from, lane, m.got, 0, adds, count);
@@ -259,7 +271,7 @@ stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *
 
 /* ---- blocks ---- */
 
-static size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+static size_t rounded(size_t bytes) { return stw_cp_slot_size(bytes); }
 
 char *stw_cp_slot(const stw_cp_run *run, int32_t slot) {
     const stw_cp_plan *p = run->plan;

@@ -7,7 +7,10 @@
  *
  * tick of (step s, half h): t = s * halves + h
  *   K and V       leave the shard of step s in tick s*halves, to be there before the next shard's step
- *   sums, half h  leave it in tick t + 1, when its parts have run */
+ *   sums, half h  leave it in tick t + 1, when its parts have run
+ *
+ * A rank looks at each block once: whether it is on the block's way, who is before it and who behind. The rows that see
+ * a chunk of keys are one run, so these are a few divisions a sequence, and a plan is linear in ranks. */
 #include "cp.h"
 
 #include <stdlib.h>
@@ -42,6 +45,116 @@ static int needs_half(const stw_cp_plan *p, int64_t n, int64_t b, int half) {
 
 int stw_cp_needs(const stw_cp_plan *p, int64_t n, int64_t b) {
     return needs_half(p, n, b, 0) || needs_half(p, n, b, 1);
+}
+
+/* ---- who is on a block's way: `halves` of the block, bit 0 and bit 1 ---- */
+
+enum { BOTH_HALVES = 3 };
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* The chunk of 0..chunks-1 that holds a row: c*rows/chunks <= row < (c+1)*rows/chunks, rounded down. */
+static int64_t chunk_of_row(int64_t rows, int64_t chunks, int64_t row) {
+    return ((row + 1) * chunks + rows - 1) / rows - 1;
+}
+
+/* The chunk that has rows and is c or the next such one; `chunks` where there is none. */
+static int64_t chunk_from(int64_t rows, int64_t chunks, int64_t c) {
+    int64_t row = c * rows / chunks;
+    return row < rows ? chunk_of_row(rows, chunks, row) : chunks;
+}
+
+/* The same of the one before; -1 where there is none. */
+static int64_t chunk_to(int64_t rows, int64_t chunks, int64_t c) {
+    int64_t end = (c + 1) * rows / chunks;
+    return end > 0 ? chunk_of_row(rows, chunks, end - 1) : -1;
+}
+
+/* The run of chunks of q whose first and last hold the first and last row that sees a key of one half of block b. */
+static int seen_by(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, int half, int64_t run_out[2]) {
+    stw_cp_chunk k = stw_cp_used(seq, 1, stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, half));
+    if (!seq->batch || !k.count || seq->low > seq->high) return 0;
+    int64_t first = k.first - seq->high, last = k.first + k.count - 1 - seq->low;
+    if (first < 0) first = 0;
+    if (last > seq->used[0] - 1) last = seq->used[0] - 1;
+    if (first > last) return 0;
+    run_out[0] = chunk_of_row(seq->rows[0], 2 * p->shards, first);
+    run_out[1] = chunk_of_row(seq->rows[0], 2 * p->shards, last);
+    return 1;
+}
+
+/* Of the shards with a chunk of `run` the first from n on; `shards` where there is none. */
+static int64_t shard_from(const stw_cp_plan *p, int64_t rows, const int64_t run[2], int64_t n) {
+    int64_t shards = p->shards, chunks = 2 * shards, found = shards;
+    if (p->desc.order == STW_CP_CONTIGUOUS) {
+        int64_t c = chunk_from(rows, chunks, larger(2 * n, run[0]));
+        return c <= run[1] ? c / 2 : shards;
+    }
+    int64_t c = chunk_from(rows, chunks, larger(n, run[0]));
+    if (c <= run[1] && c < shards) found = c;
+    c = chunk_to(rows, chunks, smaller(chunks - 1 - n, run[1]));
+    if (c >= run[0] && c >= shards && chunks - 1 - c < found) found = chunks - 1 - c;
+    return found;
+}
+
+/* The same, the last up to n; -1 where there is none. */
+static int64_t shard_to(const stw_cp_plan *p, int64_t rows, const int64_t run[2], int64_t n) {
+    int64_t shards = p->shards, chunks = 2 * shards, found = -1;
+    if (p->desc.order == STW_CP_CONTIGUOUS) {
+        int64_t c = chunk_to(rows, chunks, smaller(2 * n + 1, run[1]));
+        return c >= run[0] ? c / 2 : -1;
+    }
+    int64_t c = chunk_to(rows, chunks, smaller(n, run[1]));
+    if (c >= run[0]) found = c;
+    c = chunk_from(rows, chunks, larger(chunks - 1 - n, run[0]));
+    if (c <= run[1] && chunks - 1 - c > found) found = chunks - 1 - c;
+    return found;
+}
+
+/* The first shard from n on that needs a block, or the last up to n. */
+static int64_t user_from(const stw_cp_plan *p, int64_t b, int halves, int64_t n) {
+    int64_t found = p->shards, run[2];
+    for (int64_t s = 0; s < p->seq_count; ++s)
+        for (int half = 0; half < 2; ++half)
+            if (halves >> half & 1 && seen_by(p, &p->seqs[s], b, half, run))
+                found = smaller(found, shard_from(p, p->seqs[s].rows[0], run, n));
+    return found;
+}
+
+static int64_t user_to(const stw_cp_plan *p, int64_t b, int halves, int64_t n) {
+    int64_t found = -1, run[2];
+    for (int64_t s = 0; s < p->seq_count; ++s)
+        for (int half = 0; half < 2; ++half)
+            if (halves >> half & 1 && seen_by(p, &p->seqs[s], b, half, run))
+                found = larger(found, shard_to(p, p->seqs[s].rows[0], run, n));
+    return found;
+}
+
+/* The first step from `step` on in which a shard needs block b; `shards` where there is none. Steps go around. */
+static int64_t step_from(const stw_cp_plan *p, int64_t b, int halves, int64_t step) {
+    int64_t n = b + step, found = p->shards;
+    if (step >= p->shards) return p->shards;
+    if (n < p->shards) {
+        found = user_from(p, b, halves, n);
+        if (found < p->shards) return found - b;
+        n = p->shards;
+    }
+    found = user_from(p, b, halves, n - p->shards);
+    return found < b ? found + p->shards - b : p->shards;
+}
+
+/* The last up to `step`; -1 where there is none. */
+static int64_t step_to(const stw_cp_plan *p, int64_t b, int halves, int64_t step) {
+    int64_t n = b + step, found;
+    if (step < 0) return -1;
+    if (n >= p->shards) {
+        found = user_to(p, b, halves, n - p->shards);
+        if (found >= 0) return found + p->shards - b;
+        n = p->shards - 1;
+    }
+    found = user_to(p, b, halves, n);
+    return found >= b ? found - b : -1;
 }
 
 /* ---- parts ---- */
@@ -150,18 +263,24 @@ static int merge(stw_cp_chunk chunk[2]) {
     return 1;
 }
 
+/* A slot of K and V or of sums from the tick in which it fills to the last that reads it. */
+typedef struct span {
+    int64_t first, last;
+    int64_t *slot;         /* of the parts that use it: by step or tick */
+    int64_t receipt, sent; /* moves that name the slot, or -1          */
+} span;
+
 typedef struct maker {
     stw_cp_plan *p;
-    int64_t *slot_of, *sum_slot_of, *starts; /* by tick */
+    int64_t *slot_of, *sum_slot_of, *starts; /* by step, by tick */
     int64_t tick_max, last_step;
     struct timed_move {
         int64_t tick;
         stw_cp_move move;
     } *moves;
     int64_t move_count;
-    struct span {
-        int64_t first, last, slot;
-    } *spans[2]; /* of slots: K and V, sums */
+    int64_t *first_move, *order; /* moves of a tick: order[first_move[t]] to order[first_move[t + 1]] */
+    span *spans[2];              /* K and V, sums */
     int64_t span_count[2];
 } maker;
 
@@ -216,84 +335,103 @@ static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t
 
 /* ---- slots and moves ---- */
 
-/* A slot that is free from tick `first` to `last`; -2 without memory. */
-static int64_t take_slot(maker *m, int sums, int64_t first, int64_t last) {
-    int32_t *count = sums ? &m->p->sum_count : &m->p->slot_count;
-    for (int64_t slot = 0;; ++slot) {
-        int is_free = 1;
-        for (int64_t i = 0; i < m->span_count[sums] && is_free; ++i) {
-            const struct span *span = &m->spans[sums][i];
-            is_free = span->slot != slot || span->last < first || span->first > last;
-        }
-        if (!is_free) continue;
-        struct span *added = stw_cp_grow(&m->spans[sums], &m->span_count[sums], sizeof *added);
-        if (!added) return -2;
-        *added = (struct span){first, last, slot};
-        if (slot >= *count) *count = (int32_t)slot + 1;
-        return slot;
-    }
-}
-
-static int add_move(maker *m, int64_t tick, int64_t peer, int sends, int sums, int64_t slot, int half, size_t bytes) {
+/* -1 without memory. */
+static int64_t add_move(maker *m, int64_t tick, int64_t peer, int sends, int sums, int half, size_t bytes) {
     struct timed_move *added = stw_cp_grow(&m->moves, &m->move_count, sizeof *added);
-    if (!added) return 0;
+    if (!added) return -1;
     added->tick = tick;
     added->move = (stw_cp_move){.peer = stw_cp_peer(m->p, peer),
                                 .sends = (uint8_t)sends,
                                 .sums = (uint8_t)sums,
-                                .slot = (int32_t)slot,
+                                .slot = STW_CP_OWN,
                                 .half = (uint8_t)half,
                                 .bytes = bytes};
     if (sends) m->p->sent_bytes += bytes;
+    return m->move_count - 1;
+}
+
+static int add_span(maker *m, int sums, const span *made) {
+    span *added = stw_cp_grow(&m->spans[sums], &m->span_count[sums], sizeof *added);
+    if (added) *added = *made;
+    return added != NULL;
+}
+
+static int by_first(const void *a, const void *b) {
+    const span *x = a, *y = b;
+    return x->first != y->first ? (x->first > y->first) - (x->first < y->first)
+                                : (x->last > y->last) - (x->last < y->last);
+}
+
+/* Gives each span the first slot that is free in its first tick, in the order of time: no fewer slots would do. */
+static int place_spans(maker *m, int sums) {
+    int32_t *count = sums ? &m->p->sum_count : &m->p->slot_count;
+    int64_t *until = NULL, slots = 0; /* the last tick of each slot's newest span */
+    if (m->span_count[sums]) qsort(m->spans[sums], (size_t)m->span_count[sums], sizeof(span), by_first);
+    for (int64_t i = 0; i < m->span_count[sums]; ++i) {
+        const span *at = &m->spans[sums][i];
+        int64_t slot = 0;
+        while (slot < slots && until[slot] >= at->first) ++slot;
+        if (slot == slots && !stw_cp_grow(&until, &slots, sizeof *until)) {
+            free(until);
+            return 0;
+        }
+        until[slot] = at->last;
+        *at->slot = slot;
+        if (at->receipt >= 0) m->moves[at->receipt].move.slot = (int32_t)slot;
+        if (at->sent >= 0) m->moves[at->sent].move.slot = (int32_t)slot;
+    }
+    *count = (int32_t)slots;
+    free(until);
     return 1;
 }
 
-/* The way of block b's K and V; `users` are the steps in which a shard needs it. 0 without memory. */
-static int move_block(maker *m, int64_t b, const int64_t *users, int64_t count) {
+/* This rank's part of the way of block b's K and V, which begins with the owner. 0 without memory. */
+static int move_block(maker *m, int64_t b) {
     stw_cp_plan *p = m->p;
-    int64_t from_step = 0, halves = p->halves;
+    int64_t step = (p->shard - b + p->shards) % p->shards, halves = p->halves;
+    int needs = step_from(p, b, BOTH_HALVES, step) == step;
+    if (step && !needs) return 1;
+    int64_t next = step_from(p, b, BOTH_HALVES, step + 1);
     size_t bytes = stw_cp_block_bytes(p, stw_cp_block_rows(p, b));
-    for (int64_t i = 0; i < count; ++i) {
-        int64_t step = users[i], from = (b + from_step) % p->shards, to = (b + step) % p->shards;
-        if (!step) {
-            if (to == p->shard) m->slot_of[0] = STW_CP_OWN;
-            continue;
-        }
-        if (from == p->shard &&
-            !add_move(m, from_step * halves, to, 1, 0, from_step ? m->slot_of[from_step] : STW_CP_OWN, 0, bytes))
-            return 0;
-        if (to == p->shard) {
-            int64_t slot = take_slot(m, 0, from_step * halves, step * halves + halves - 1);
-            if (slot < 0 || !add_move(m, from_step * halves, from, 0, 0, slot, 0, bytes)) return 0;
-            m->slot_of[step] = slot;
-        }
-        from_step = step;
+    span slot = {.slot = &m->slot_of[step], .receipt = -1, .sent = -1};
+    if (step) {
+        int64_t before = larger(step_to(p, b, BOTH_HALVES, step - 1), 0);
+        slot.first = before * halves;
+        slot.last = step * halves + halves - 1;
+        slot.receipt = add_move(m, slot.first, (b + before) % p->shards, 0, 0, 0, bytes);
+        if (slot.receipt < 0) return 0;
+    } else if (needs) {
+        m->slot_of[0] = STW_CP_OWN;
     }
-    return 1;
+    if (next < p->shards && (slot.sent = add_move(m, step * halves, (b + next) % p->shards, 1, 0, 0, bytes)) < 0)
+        return 0;
+    return !step || add_span(m, 0, &slot);
 }
 
-/* The way of one half of its sums. */
-static int move_sums(maker *m, int64_t b, int half, const int64_t *users, int64_t count) {
+/* The same of one half of its sums, whose way ends with the owner. */
+static int move_sums(maker *m, int64_t b, int half) {
     stw_cp_plan *p = m->p;
+    int64_t step = (p->shard - b + p->shards) % p->shards, tick = step * p->halves + half;
+    int halves = p->halves == 2 ? 1 << half : BOTH_HALVES;
+    int needs = step_from(p, b, halves, step) == step || p->shards == 1; /* the only shard, whatever it sees */
     size_t bytes = stw_cp_sum_bytes(p, stw_cp_half_rows(p, b, half));
-    for (int64_t i = 0; i < count; ++i) {
-        int64_t at = (b + users[i]) % p->shards, tick = users[i] * p->halves + half;
-        int64_t next = i + 1 < count ? (b + users[i + 1]) % p->shards : b;
-        int64_t arrives = i ? users[i - 1] * p->halves + half + 1 : tick;
-        int64_t slot = STW_CP_OWN;
-        int stays = next == at; /* the owner alone needs its block */
-        if (at == p->shard) {
-            if (!stays) slot = take_slot(m, 1, arrives, tick + 1);
-            if (slot < STW_CP_OWN) return 0;
-            m->sum_slot_of[tick] = slot;
-            m->starts[tick] = i == 0;
-            if (i && !add_move(m, arrives, (b + users[i - 1]) % p->shards, 0, 1, slot, half, bytes)) return 0;
-            if (!stays && !add_move(m, tick + 1, next, 1, 1, slot, half, bytes)) return 0;
+    if (needs) {
+        int64_t next = step_from(p, b, halves, step + 1), before = step_to(p, b, halves, step - 1);
+        m->starts[tick] = before < 0;
+        m->sum_slot_of[tick] = STW_CP_OWN;
+        if (step || next < p->shards) { /* else the owner alone needs its block */
+            span slot = {.first = tick, .last = tick + 1, .slot = &m->sum_slot_of[tick], .receipt = -1};
+            if (before >= 0) {
+                slot.first = before * p->halves + half + 1;
+                slot.receipt = add_move(m, slot.first, (b + before) % p->shards, 0, 1, half, bytes);
+                if (slot.receipt < 0) return 0;
+            }
+            slot.sent = add_move(m, tick + 1, next < p->shards ? (b + next) % p->shards : b, 1, 1, half, bytes);
+            if (slot.sent < 0 || !add_span(m, 1, &slot)) return 0;
         }
-        if (i + 1 == count && !stays && b == p->shard && !add_move(m, tick + 1, at, 0, 1, STW_CP_OWN, half, bytes))
-            return 0;
     }
-    return 1;
+    int64_t last = step ? 0 : step_to(p, b, halves, p->shards - 1);
+    return last <= 0 || add_move(m, last * p->halves + half + 1, (b + last) % p->shards, 0, 1, half, bytes) >= 0;
 }
 
 /* ---- all-gather: blocks lie in slots by their numbers, whole ---- */
@@ -304,30 +442,86 @@ static void place_gathered(maker *m) {
         int64_t b = (p->shard - step + p->shards) % p->shards;
         m->slot_of[step] = m->sum_slot_of[step] = b;
         m->starts[step] = 1;
-        if (!step) continue;
-        int64_t other = (p->shard + step) % p->shards;
-        if (stw_cp_needs(p, other, p->shard)) p->sent_bytes += stw_cp_block_bytes(p, stw_cp_block_rows(p, p->shard));
-        if (p->kind == STW_PLAN_ATTN_BWD && stw_cp_needs(p, p->shard, b))
-            p->sent_bytes += stw_cp_sum_bytes(p, stw_cp_block_rows(p, b));
     }
     p->slot_count = p->sum_count = (int32_t)p->shards;
 }
 
-static int place_ring(maker *m, int64_t *users) {
+static int place_ring(maker *m) {
     stw_cp_plan *p = m->p;
     for (int64_t b = 0; b < p->shards; ++b) {
-        int64_t count = 0;
-        for (int64_t step = 0; step < p->shards; ++step)
-            if (stw_cp_needs(p, (b + step) % p->shards, b)) users[count++] = step;
-        if (!move_block(m, b, users, count)) return 0;
-        for (int half = 0; half < p->halves && p->kind == STW_PLAN_ATTN_BWD; ++half) {
-            for (int64_t step = count = 0; p->halves == 2 && step < p->shards; ++step)
-                if (needs_half(p, (b + step) % p->shards, b, half)) users[count++] = step;
-            if (p->halves == 1) users[0] = 0, count = 1; /* the only shard */
-            if (!move_sums(m, b, half, users, count)) return 0;
-        }
+        if (!move_block(m, b)) return 0;
+        for (int half = 0; half < p->halves && p->kind == STW_PLAN_ATTN_BWD; ++half)
+            if (!move_sums(m, b, half)) return 0;
     }
+    return place_spans(m, 0) && place_spans(m, 1);
+}
+
+/* Moves by their ticks, in a tick in the order in which they were added: that is the same on both ends. */
+static int order_moves(maker *m) {
+    size_t ticks = (size_t)m->tick_max + 2;
+    m->first_move = calloc(ticks, sizeof *m->first_move);
+    m->order = calloc((size_t)m->move_count + 1, sizeof *m->order);
+    if (!m->first_move || !m->order) return 0;
+    for (int64_t i = 0; i < m->move_count; ++i) m->first_move[m->moves[i].tick + 1]++;
+    for (size_t t = 1; t < ticks; ++t) m->first_move[t] += m->first_move[t - 1];
+    for (int64_t i = 0; i < m->move_count; ++i) m->order[m->first_move[m->moves[i].tick]++] = i;
+    for (size_t t = ticks - 1; t > 0; --t) m->first_move[t] = m->first_move[t - 1];
+    m->first_move[0] = 0;
     return 1;
+}
+
+/* ---- what is sent beside the moves ---- */
+
+/* Blocks and their sums; the transport's own functions move slots. */
+static uint64_t gathered_bytes(const stw_cp_plan *p) {
+    const stw_cp_transport *wire = &p->cp->wire;
+    int alike = p->all_see_all && p->equal_blocks;
+    uint64_t others = (uint64_t)p->shards - 1, bytes = 0;
+    size_t block = stw_cp_block_bytes(p, stw_cp_block_rows(p, p->shard));
+    size_t sum = stw_cp_sum_bytes(p, stw_cp_block_rows(p, p->shard));
+    int sums = p->kind == STW_PLAN_ATTN_BWD, whole_sums = alike && wire->reduce_scatter;
+    if (alike && wire->all_gather) bytes += others * stw_cp_slot_size(block);
+    if (sums && whole_sums) bytes += others * stw_cp_slot_size(sum);
+    for (int64_t n = 0; n < p->shards; ++n) {
+        if (n == p->shard) continue;
+        if (!(alike && wire->all_gather) && stw_cp_needs(p, n, p->shard)) bytes += block;
+        if (sums && !whole_sums && stw_cp_needs(p, p->shard, n)) bytes += stw_cp_sum_bytes(p, stw_cp_block_rows(p, n));
+    }
+    return bytes;
+}
+
+/* To the other lanes of the shard: of this rank's rows their heads (in), of their rows this rank's heads (back). */
+static uint64_t exchanged_bytes(const stw_cp_plan *p) {
+    const stw_attn_desc *d = &p->attn;
+    uint64_t number = stw_dtype_size(p->number), element = stw_dtype_size(d->dtype);
+    uint64_t qk = (uint64_t)d->head_dim_qk, v = (uint64_t)d->head_dim_v, others = (uint64_t)p->split - 1;
+    uint64_t in[2] = {qk * element, (qk + v) * element},
+             back[2] = {v * element + number, 0}; /* a row and head: q, keys */
+    if (p->kind == STW_PLAN_ATTN_BWD) {
+        in[0] += v * element + 2 * number; /* dO, LSE, delta */
+        back[0] = d->outputs & STW_OUT_DQ ? qk * number : 0;
+        back[1] = (d->outputs & STW_OUT_DK ? qk * number : 0) + (d->outputs & STW_OUT_DV ? v * number : 0);
+    }
+    uint64_t heads[2] = {(uint64_t)p->heads_q, (uint64_t)p->heads_kv}, to_one = 0, from_one = 0, bytes = 0;
+    for (int kv = 0; kv < 2; ++kv) {
+        to_one += (uint64_t)p->rows[kv] * heads[kv] * in[kv];
+        from_one += (uint64_t)p->rows[kv] * heads[kv] * back[kv];
+        bytes += (uint64_t)(p->shard_rows[kv] - p->rows[kv]) * heads[kv] * back[kv];
+    }
+    if (p->equal_messages && p->cp->wire.all_to_all)
+        return others * (stw_cp_message_size(to_one) + stw_cp_message_size(from_one));
+    return others * to_one + bytes;
+}
+
+uint64_t stw_cp_other_bytes(const stw_cp_plan *p) {
+    const stw_attn_desc *d = &p->attn;
+    uint64_t bytes = 0, numbers = 0;
+    if (p->schedule == STW_CP_ALL_GATHER) bytes += gathered_bytes(p);
+    if (p->split > 1) bytes += exchanged_bytes(p);
+    if (p->kind != STW_PLAN_ATTN_BWD) return bytes;
+    if (d->outputs & STW_OUT_DSINK) numbers += (uint64_t)d->heads_q;
+    if (d->outputs & STW_OUT_DBIAS && !d->bias.query) numbers += (uint64_t)p->dbias_count;
+    return bytes + (uint64_t)(p->cp->size - 1) * numbers * stw_dtype_size(p->number);
 }
 
 /* ---- ticks ---- */
@@ -357,11 +551,10 @@ static stw_status add_tick(maker *m, int64_t t) {
             p->steps_run++;
         }
     }
-    for (int64_t i = 0; i < m->move_count && !status; ++i) {
-        if (m->moves[i].tick != t) continue;
+    for (int64_t i = m->first_move[t]; i < m->first_move[t + 1] && !status; ++i) {
         stw_cp_move *added = stw_cp_grow(&p->moves, &p->move_count, sizeof *added);
         if (!added) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
-        *added = m->moves[i].move;
+        *added = m->moves[m->order[i]].move;
         tick.moves++;
     }
     int must_start = p->kind == STW_PLAN_ATTN_BWD && tick.starts_sums; /* zeros that are sent or added */
@@ -389,39 +582,76 @@ static double imbalance_of(const stw_cp_plan *p) {
     return sum > 0 ? most * (double)p->shards / sum - 1 : 0;
 }
 
+/* Whether each rank holds as many rows and keys as this one. */
+static int has_equal_ranks(const stw_cp_plan *p) {
+    for (int64_t rank = 0; rank < p->cp->size; ++rank)
+        for (int kv = 0; kv < 2; ++kv) {
+            int64_t rows = 0;
+            for (int64_t s = 0; s < p->seq_count; ++s)
+                rows += p->seqs[s].batch * stw_cp_rows_of(p->desc.order, p->seqs[s].rows[kv], rank, p->cp->size);
+            if (rows != p->rows[kv]) return 0;
+        }
+    return 1;
+}
+
+/* The last of the shards n, n + 1, ... that all need block b; n - 1 where n does not. Chunks without rows end a run. */
+static int64_t needed_to(const stw_cp_plan *p, int64_t b, int64_t n) {
+    int64_t shards = p->shards, found = user_from(p, b, BOTH_HALVES, n) == n ? n : n - 1;
+    for (int64_t s = 0; s < p->seq_count && found >= n; ++s)
+        for (int half = 0; half < 2; ++half) {
+            int64_t run[2];
+            if (p->seqs[s].rows[0] < 2 * shards || !seen_by(p, &p->seqs[s], b, half, run)) continue;
+            if (p->desc.order == STW_CP_CONTIGUOUS) {
+                if (run[0] / 2 <= n) found = larger(found, run[1] / 2);
+                continue;
+            }
+            if (run[0] <= n && run[1] >= n) found = larger(found, smaller(run[1], shards - 1));
+            int64_t mirror =
+                2 * shards - 1 - n; /* the chunk of n's in the other half; those of later shards precede it */
+            if (run[0] <= mirror && run[1] >= mirror) found = larger(found, 2 * shards - 1 - larger(run[0], shards));
+        }
+    return found;
+}
+
 static void look_at_all(stw_cp_plan *p) {
     p->all_see_all = p->equal_blocks = 1;
     for (int64_t b = 0; b < p->shards; ++b) {
         p->equal_blocks &= stw_cp_block_rows(p, b) == stw_cp_block_rows(p, 0);
-        for (int64_t n = 0; n < p->shards && p->all_see_all; ++n) p->all_see_all &= stw_cp_needs(p, n, b);
+        for (int64_t n = 0, last; n < p->shards && p->all_see_all; n = last + 1) {
+            last = needed_to(p, b, n);
+            p->all_see_all = last >= n;
+        }
     }
 }
 
 stw_status stw_cp_schedule_make(stw_cp_plan *p) {
     maker m = {.p = p, .tick_max = p->shards * p->halves + 1, .last_step = -1};
     size_t count = (size_t)m.tick_max + 1;
-    int64_t *users = calloc(count, sizeof *users);
     m.slot_of = calloc(count, sizeof *m.slot_of);
     m.sum_slot_of = calloc(count, sizeof *m.sum_slot_of);
     m.starts = calloc(count, sizeof *m.starts);
-    int complete = users && m.slot_of && m.sum_slot_of && m.starts;
+    int complete = m.slot_of && m.sum_slot_of && m.starts;
     if (complete) {
         p->imbalance = imbalance_of(p);
+        p->equal_messages = p->shards == 1 && p->split > 1 && has_equal_ranks(p);
         if (p->schedule == STW_CP_ALL_GATHER) {
             look_at_all(p);
             place_gathered(&m);
         } else {
-            complete = place_ring(&m, users);
+            complete = place_ring(&m);
         }
+        complete = complete && order_moves(&m);
     }
     stw_status status = complete ? STW_OK : stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
     for (int64_t t = 0; t < m.tick_max && !status; ++t) status = add_tick(&m, t);
     p->steps_skipped = p->shards - p->steps_run;
-    free(users);
+    p->sent_bytes += stw_cp_other_bytes(p);
     free(m.slot_of);
     free(m.sum_slot_of);
     free(m.starts);
     free(m.moves);
+    free(m.first_move);
+    free(m.order);
     free(m.spans[0]);
     free(m.spans[1]);
     return status;

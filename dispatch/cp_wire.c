@@ -156,3 +156,11 @@ stw_status stw_cp_reduce(const stw_cp_calling *c, const void *from, void *to, si
         status = judge(c, wire->reduce_scatter(wire->user, from, to, count, dtype, stream_of(c)), "reduce_scatter");
     return status ? status : stw_cp_wait(c);
 }
+
+stw_status stw_cp_all_to_all(const stw_cp_calling *c, const void *from, void *to, size_t bytes) {
+    const stw_cp_transport *wire = &c->cp->wire;
+    if (!bytes) return STW_OK;
+    stw_status status = order(c, 0);
+    if (!status) status = judge(c, wire->all_to_all(wire->user, from, to, bytes, stream_of(c)), "all_to_all");
+    return status ? status : stw_cp_wait(c);
+}

@@ -55,16 +55,17 @@ typedef struct stw_cp_transport {
     int (*recv)(void *user, void *to, size_t bytes, int32_t peer, stw_stream stream);
     /** Starts the group in `stream`; may return before anything has moved. Required. */
     int (*group_end)(void *user, stw_stream stream);
-    /** Returns when all that was started is complete: groups, all_gather, reduce_scatter. Null: it is when its function
-     * returns. It is also called behind a failure of another function. Where it fails, messages that could not be
-     * taken back may still use the call's memory: that lives on until the communicator is gone. */
+    /** Returns when all that was started is complete: groups, all_gather, reduce_scatter, all_to_all. Null: it is when
+     * its function returns. It is also called behind a failure of another function. Where it fails, messages that
+     * could not be taken back may still use the call's memory: that lives on until the communicator is gone. */
     int (*wait)(void *user, stw_stream stream);
     /** `bytes` > 0 bytes of each rank to all: `to` is [size][bytes]. Null: done by groups of sends. */
     int (*all_gather)(void *user, const void *from, void *to, size_t bytes, stw_stream stream);
     /** Sums `from`, [size][count] numbers of STW_F32 or STW_F64, over the ranks; `to` gets this rank's [count]. The
      * same bits run after run. Null: done by groups of sends, and added in the order of the ranks. */
     int (*reduce_scatter)(void *user, const void *from, void *to, size_t count, stw_dtype dtype, stw_stream stream);
-    /** `from` is [size][bytes], a block a receiver; `to` is [size][bytes], a block a sender. Null: by groups. */
+    /** `from` is [size][bytes], a block a receiver; `to` is [size][bytes], a block a sender. Ulysses, where each rank
+     * holds as many rows. Null: by groups. */
     int (*all_to_all)(void *user, const void *from, void *to, size_t bytes, stw_stream stream);
     /** Words for an error. Null: its number is told. The text is read before the next call. */
     const char *(*error_text)(void *user, int error);

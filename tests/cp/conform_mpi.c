@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
  * cp-conform with a process a rank, over sternway/cp_mpi.h: the same rows, checks and lines as `sternway cp-conform`.
- *     mpirun -n 4 sternway-cp-conform-mpi [-f TEXT] [-s SEED] */
+ *     mpirun -n 4 sternway-cp-conform-mpi [-f TEXT] [-s SEED]
+ * With --cp it is `sternway bench --cp`: PROBLEMs verified and timed, its table.
+ *     mpirun -n 4 sternway-cp-conform-mpi --cp [--order NAME] [--schedule NAME] [--seconds S] [PROBLEM...] */
 #include "sternway/cp_mpi.h"
 #include "tools/cp/cp.h"
 
+#include <getopt.h>
 #include <string.h>
 #include <unistd.h>
 
 static int usage(void) {
-    fputs("usage: mpirun -n N sternway-cp-conform-mpi [-f TEXT] [-s SEED] [-t SECONDS]\n", stderr);
+    fputs(
+        "usage: mpirun -n N sternway-cp-conform-mpi [-f TEXT] [-s SEED] [-t SECONDS]\n"
+        "       mpirun -n N sternway-cp-conform-mpi --cp [--order NAME] [--schedule NAME] [--seconds S] [PROBLEM...]\n",
+        stderr);
     return 2;
 }
 
@@ -43,16 +49,56 @@ static int run_row(const cp_row *row, int64_t seed, cp_rank *rank, cp_counts *co
     return any;
 }
 
+static int bench_problem(const char *line, stw_cp_order order, stw_cp_schedule schedule, double seconds,
+                         cp_rank *rank) {
+    const cp_row row = {line, order, schedule, schedule == STW_CP_2D};
+    cp_whole whole;
+    cp_times times;
+    stw_status status = cp_whole_build_large(line, rank->rank == 0, rank->context, &whole);
+    if (status) {
+        fprintf(stderr, "rank %d: %s: %s\n", rank->rank, line, stw_status_name(status));
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    MPI_Bcast(whole.c.host, (int)whole.c.bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
+    cp_bench(rank, &row, &whole, seconds, &times);
+    cp_whole_free(&whole);
+    if (!rank->rank) return cp_bench_report(&times, rank->size);
+    return times.result.outcome != STW_VERIFY_OK;
+}
+
+static int name_of(const char *text, const char *const *names, int count) {
+    int i = 0;
+    while (i < count && strcmp(text, names[i]) != 0) ++i;
+    return i;
+}
+
 int main(int argc, char **argv) {
+    static const char *const orders[] = {"contiguous", "zigzag"};
+    static const char *const schedules[] = {"auto", "ring", "all-gather", "ulysses", "2-D"};
+    static const struct option long_options[] = {{"cp", no_argument, NULL, 'c'},
+                                                 {"order", required_argument, NULL, 'o'},
+                                                 {"schedule", required_argument, NULL, 'p'},
+                                                 {"seconds", required_argument, NULL, 'e'},
+                                                 {"filter", required_argument, NULL, 'f'},
+                                                 {"seed", required_argument, NULL, 's'},
+                                                 {"timeout", required_argument, NULL, 't'},
+                                                 {"ranks", required_argument, NULL, 'n'},
+                                                 {NULL, 0, NULL, 0}};
     const char *filter = NULL;
     int64_t seed = 0;
-    double timeout_s = 60;
-    for (int option; (option = getopt(argc, argv, "f:s:t:n:")) != -1;) {
+    double timeout_s = 60, seconds = 1;
+    int bench = 0, order = 1, schedule = 0;
+    for (int option; (option = getopt_long(argc, argv, "f:s:t:n:", long_options, NULL)) != -1;) {
         if (option == 'f') filter = optarg;
         else if (option == 's') seed = atoll(optarg);
         else if (option == 't') timeout_s = atof(optarg);
+        else if (option == 'c') bench = 1;
+        else if (option == 'o') order = name_of(optarg, orders, 2);
+        else if (option == 'p') schedule = name_of(optarg, schedules, 5);
+        else if (option == 'e') seconds = atof(optarg);
         else if (option != 'n') return usage(); /* mpirun says how many ranks there are */
     }
+    if (order > 1 || schedule > 4 || (bench && optind == argc)) return usage();
     MPI_Init(NULL, NULL);
     stw_cp_mpi mpi;
     cp_rank rank = {0};
@@ -70,12 +116,16 @@ int main(int argc, char **argv) {
     rank.rank = mpi.rank;
     rank.size = mpi.size;
     int failed = 0;
-    for (int i = 0; i < cp_row_count; ++i) {
+    if (bench && !rank.rank) cp_bench_header();
+    for (int i = optind; i < argc && bench; ++i)
+        failed |= bench_problem(argv[i], (stw_cp_order)(STW_CP_CONTIGUOUS + order), (stw_cp_schedule)schedule, seconds,
+                                &rank);
+    for (int i = 0; i < cp_row_count && !bench; ++i) {
         char name[200];
         cp_row_name(&cp_rows[i], name, sizeof name);
         if (!filter || strstr(name, filter)) failed |= run_row(&cp_rows[i], seed, &rank, &counts);
     }
-    if (!rank.rank) failed |= cp_report_end(&counts, mpi.size, "MPI");
+    if (!rank.rank && !bench) failed |= cp_report_end(&counts, mpi.size, "MPI");
     stw_cp_destroy(rank.cp);
     stw_context_destroy(rank.context);
     stw_cp_mpi_close(&mpi);

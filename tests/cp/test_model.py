@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """bench/cp_model.py: its arithmetic against figures worked out by hand, and the rows of dispatch/cp_rules.def, which come from it."""
+import contextlib
 import importlib.util
+import io
+import json
 import pathlib
 import re
 import sys
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(sys.argv.pop() if len(sys.argv) > 1 else ".").resolve()
@@ -40,6 +44,31 @@ class Arithmetic(unittest.TestCase):
         problem, machine = model.Problem(1 << 20, 8), model.Machine()
         self.assertLess(seconds("ring", problem, machine), 1.01 * model.compute(problem, machine))
 
+    def test_links_of_a_node(self):  # a switch gives all its rate to one peer; separate links one each
+        switch, links = model.MACHINES["nvlink"], model.MACHINES["xgmi"]
+        self.assertEqual([model.bandwidth(switch, ranks, to_all) for ranks, to_all in ((2, False), (8, True), (16, True))],
+                         [450, 450, 50])
+        self.assertEqual([model.bandwidth(links, ranks, to_all) for ranks, to_all in ((8, False), (2, True), (4, True), (8, True))],
+                         [64, 64, 192, 448])
+        problem = model.Problem(8192, 2, heads=2, kv_heads=2, head_dim=64)
+        slow = model.replace(links, tflops=1e9, latency=0)
+        self.assertAlmostEqual(seconds("ring", problem, slow), 4096 * 2 * 64 * (4 + 8 + 4) / 64e9, places=9)
+
+    def test_sizes_of_the_issue(self):
+        """On both machines a schedule is picked that no other beats, and more GPUs of large problems take less time."""
+        for name, machine in model.MACHINES.items():
+            for rows in (1 << 17, 1 << 20, 1 << 22, 1 << 24):
+                times = []
+                for ranks in (8, 64, 512, 4096):
+                    problem = model.Problem(rows, ranks, head_dim=128)
+                    chosen, took, _ = model.choose(problem, machine)
+                    others = [done[0] for make in model.SCHEDULES.values() if (done := make(problem, machine))]
+                    self.assertLessEqual(took, min(others) + 1e-9, f"{name} {ranks} {rows} {chosen}")
+                    self.assertLessEqual(model.efficiency(problem, machine, took), 1)
+                    times.append(took)
+                if rows >= 1 << 22:
+                    self.assertEqual(times, sorted(times, reverse=True), f"{name} {rows}")
+
     def test_heads_that_do_not_divide(self):
         self.assertIsNone(model.ulysses(model.Problem(8192, 3, kv_heads=8), model.Machine()))
         self.assertIsNone(model.two_d(model.Problem(8192, 64, kv_heads=4), model.Machine()))
@@ -64,7 +93,10 @@ class Rules(unittest.TestCase):
         raise AssertionError("no rule")
 
     def test_large_problems(self):
-        machine = model.Machine()
+        for machine in model.MACHINES.values():
+            self.large_problems(machine)
+
+    def large_problems(self, machine):
         for ranks in (8, 64, 512, 4096):
             for rows in (1 << 17, 1 << 20, 1 << 22, 1 << 24):
                 problem = model.Problem(rows, ranks)
@@ -80,6 +112,49 @@ class Rules(unittest.TestCase):
                     name, took = self.chosen(problem, machine)
                     best = model.choose(problem, machine)[1]
                     self.assertLessEqual(took, 1.25 * best, f"{ranks} ranks, {rows} rows each, {kv_heads} key heads: {name}")
+
+
+class Measured(unittest.TestCase):
+    """Rows of `sternway bench --cp --json` beside the model: 15% are allowed."""
+
+    def row(self, median_ms, line="attn_bwd:bf16:b1h2s8192d64:causal_br", **over):
+        """Two ranks; one device takes 100 ms, the messages of 4096 rows, K, V and f32 sums out and home, 2 ms."""
+        bytes_sent = 4096 * 2 * 64 * (4 + 8 + 8)
+        known = {"ranks": 2, "schedule": "ring", "single_ms": 100, "communication_ms": 2, "sent_bytes": bytes_sent, **over}
+        return {"problem": line, "median_ms": median_ms, "over_ranks": known}
+
+    def compare(self, *rows):
+        printed = io.StringIO()
+        with tempfile.TemporaryDirectory(prefix="sternway-cp-") as folder, contextlib.redirect_stdout(printed):
+            path = pathlib.Path(folder) / "rows.json"
+            path.write_text(json.dumps({"problems": list(rows)}))
+            return model.compare(path), printed.getvalue()
+
+    def test_by_hand(self):
+        """Two steps of 25 ms hide all moves but the last half of the sums: 4096 * 2 * 64 * 4 bytes of the 2 ms."""
+        ((line, schedule, measured, modelled),) = model.measured_rows({"problems": [self.row(52)]})
+        self.assertEqual((line, schedule), ("attn_bwd:bf16:b1h2s8192d64:causal_br", "ring"))
+        self.assertAlmostEqual(measured, 0.052, places=12)
+        self.assertAlmostEqual(modelled, 50e-3 + 2e-3 * 4 / 20 + model.Machine.latency, places=12)
+
+    def test_within_and_beyond(self):
+        for median, good in ((52, True), (45, True), (43, False), (59, True), (60, False)):
+            met, text = self.compare(self.row(median))
+            self.assertEqual((met, text.startswith("ok  ")), (good, good), text)
+        self.assertFalse(self.compare(self.row(52), self.row(80))[0])
+
+    def test_other_rows(self):
+        forward, one_device = self.row(52, line="attn_fwd:bf16:b1h2s8192d64"), {"problem": "attn_bwd:bf16:b1h1s8d8", "median_ms": 1}
+        self.assertFalse(self.compare(forward, one_device)[0])
+        self.assertTrue(self.compare(forward, one_device, self.row(52))[0])
+        grouped = self.row(52, line="attn_bwd:bf16:b2h8k2s4096d128")
+        ((*_, modelled),) = model.measured_rows({"problems": [grouped]})
+        self.assertGreater(modelled, 0.05)
+
+    def test_what_was_measured(self):
+        for path in sorted((ROOT / "docs/performance").glob("cp_*.json")):
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                self.assertTrue(model.compare(path), f"{path}:\n{printed.getvalue()}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """One rank of test_context_parallel.py: cp_rank.py RANK SIZE STORE"""
 import datetime
+import pathlib
+import re
 import sys
 
 import torch
@@ -35,6 +37,22 @@ def one(cp, dtype, heads, kv_heads, rows, causal):
         check(name, a, cp.shard(b, 2), dtype)
 
 
+def program_of_the_document():
+    """What docs/context-parallel.md prints, on whole tensors whose gradients then are this rank's rows."""
+    text = (pathlib.Path(__file__).resolve().parents[2] / "docs/context-parallel.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    tensors = [whole((1, 4, 24, 16), seed, torch.float64).requires_grad_(seed < 3) for seed in range(4)]
+    names = dict(zip(("q", "k", "v", "dout"), tensors), group=dist.group.WORLD)
+    exec(compile(source, "docs/context-parallel.md", "exec"), names)  # noqa: S102
+    refs = [t.detach().clone().requires_grad_() for t in tensors[:3]]
+    ref = F.scaled_dot_product_attention(*refs, is_causal=True)
+    cp = names["cp"]
+    check("out of the document", names["out"], cp.shard(ref, 2), torch.float64)
+    for name, a, b in zip(("dq", "dk", "dv"), tensors, torch.autograd.grad(ref, refs, tensors[3])):
+        check(f"{name} of the document", cp.shard(a.grad, 2), cp.shard(b, 2), torch.float64)
+    cp.close()
+
+
 def main():
     rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
@@ -47,6 +65,7 @@ def main():
             one(cp, torch.bfloat16, 12, 6, 24, False)
             one(cp, torch.float64, 6, 6, 11, True)
             cp.close()
+    program_of_the_document()
     cp = context_parallel(timeout=30.0)
     try:  # ranks that differ hear of it
         q = torch.zeros(1, 2 if rank else 4, 4, 8)

@@ -149,6 +149,59 @@ class Bench(CommandTest):
         self.assertNotIn("not verified", text("attn_bwd:f32:b1h1s8d64"))
 
 
+class Ranks(CommandTest):
+    """`--cp`: what a row says follows from its parts; times themselves are a machine's mood."""
+
+    def rows(self, *arguments):
+        done = bench("--cp", "--json", *arguments)
+        self.assert_exit(done, 0)
+        return json.loads(done.stdout)["problems"]
+
+    def test_rows(self):
+        lines = ("attn_bwd:f32:b1h4s48d16:causal_br", "attn_fwd:bf16:b2h4s64d32", "attn_bwd:f32:b3h4k2s40d16:thd:sink:grads_qkvs")
+        rows = self.rows("-n", "3", *lines)
+        for line, row in zip(lines, rows):
+            over = row["over_ranks"]
+            self.assertEqual((row["problem"], row["verified"], over["ranks"], over["transport"], over["order"]),
+                             (line, True, 3, "threads", "zigzag"))
+            self.assertLess(row["rms_ratio"], 1)
+            for key in ("compute_ms", "communication_ms", "single_ms", "sent_bytes"):
+                self.assertGreater(over[key], 0, key)
+            self.assertAlmostEqual(over["efficiency"], over["single_ms"] / (3 * row["median_ms"]), delta=1e-6 * over["efficiency"])
+            hidden = (over["compute_ms"] + over["communication_ms"] - row["median_ms"]) / over["communication_ms"]
+            self.assertAlmostEqual(over["overlap"], min(max(hidden, 0), 1), delta=1e-6)
+            self.assertLessEqual(over["sent_bytes"], over["sent_bytes_all"])
+        # all see all of two sequences of 64: each rank sends its K and V, and what it gets from one neighbour, to the other
+        self.assertEqual(rows[1]["over_ranks"]["sent_bytes_all"], 2 * (2 * 2 * 64 * 4 * 32 * 2))
+
+    def test_schedules(self):
+        line = "attn_bwd:f32:b1h4s48d16"
+        for schedule in ("ring", "all-gather", "ulysses", "2-D"):
+            (row,) = self.rows("-n", "4", "--schedule", schedule, "--order", "contiguous", line)
+            self.assertEqual((row["over_ranks"]["schedule"], row["over_ranks"]["order"]), (schedule, "contiguous"))
+        (row,) = self.rows("-n", "1", line)
+        self.assertEqual((row["over_ranks"]["sent_bytes_all"], row["over_ranks"]["communication_ms"] >= 0), (0, True))
+
+    def test_table(self):
+        done = bench("--cp", LINE)
+        self.assert_exit(done, 0)
+        self.assertRegex(done.stdout, r"(?m)^ *median ms +compute +messages +hidden +one dev +efficiency")
+        self.assertIn(f"zigzag auto {LINE} on 2 ranks", done.stdout)
+
+    def test_refusals(self):
+        self.assert_refused(bench("--cp", "--csv", LINE), "--cp goes with neither --compare nor --csv")
+        self.assert_refused(bench("--cp", "--schedule", "star", LINE), "'star' is none of the names")
+        self.assert_refused(bench("--cp", "-n", "0", LINE), "'0' is not a number from 1 to 64")
+        self.assert_refused(bench("--cp", "nonsense"), "not an operation")
+        self.assert_refused(bench("--cp", "-n", "3", "--schedule", "ulysses", "attn_bwd:f32:b1h4s48d16"),
+                            "heads_kv is not a multiple of size", code=1)
+
+    @unittest.skipUnless(WRONG, "the sanitizers do not take preloaded libraries")
+    def test_wrong_results_are_found(self):
+        env = {"LD_PRELOAD": WRONG, "WRONG_CP": "1"}
+        self.assert_refused(bench("--cp", LINE, env=env), "max error", code=1)
+
+
 class Compare(CommandTest):
     """The older document is one of this machine with its times multiplied: no verdict hangs on its speed."""
 

@@ -139,6 +139,8 @@ class Schema(SchemaTest):
         self.assertIn("verdict", self.run_json("bench", *options, "--compare", old, *lines)["compare"])
         self.assertNotIn("verdict", self.run_json("bench", *options, "--compare", old, "attn_bwd:f32:b1h1s8d8")["compare"])
 
+        self.assertIn("over_ranks", self.run_json("bench", *options, "--cp", LINE)["problems"][0])
+
     def test_tune(self):
         self.run_json("tune", "--arch", "cpu", "--seconds", "0.005", LINE, "attn_bwd:f32:b0h1s8d8", code=1)
         self.assertNotIn("rules", self.run_json("tune", "--arch", "cpu", "nonsense", code=2))

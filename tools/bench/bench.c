@@ -10,11 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_CSV = 600, KEY_JSON, KEY_SECONDS, KEY_PEAK, KEY_BANDWIDTH, KEY_SUITE, KEY_COMPARE };
+enum {
+    KEY_CSV = 600,
+    KEY_JSON,
+    KEY_SECONDS,
+    KEY_PEAK,
+    KEY_BANDWIDTH,
+    KEY_SUITE,
+    KEY_COMPARE,
+    KEY_CP,
+    KEY_ORDER,
+    KEY_SCHEDULE
+};
 
 typedef struct settings {
     stw_tool_device device;
     bench_report report;
+    bench_cp cp;
     double seconds;
     const char *suite, *compare;
     char **given;
@@ -35,6 +47,10 @@ static const struct argp_option options[] = {
      "masks (in memory, beside the problem without one)",
      0},
     {"compare", KEY_COMPARE, "FILE", 0, "an older document of --json: tells faster, slower and the same apart", 0},
+    {"cp", KEY_CP, NULL, 0, "over ranks: time, messages, what hides them, efficiency against one device", 0},
+    {"ranks", 'n', "N", 0, "of --cp: ranks, 1 to 64, threads of this process (default 2)", 0},
+    {"order", KEY_ORDER, "NAME", 0, "of --cp: zigzag (the default) or contiguous", 0},
+    {"schedule", KEY_SCHEDULE, "NAME", 0, "of --cp: auto (the default), ring, all-gather, ulysses or 2-D", 0},
     {"csv", KEY_CSV, NULL, 0, "comma-separated values; a comparison's summary on standard error", 0},
     {"json", KEY_JSON, NULL, 0, "one JSON document (docs/schema/bench.json)", 0},
     {0}};
@@ -46,9 +62,23 @@ static double positive(const char *text, struct argp_state *state) {
     return value;
 }
 
+/* Which of the names a text is. */
+static int named(const char *text, const char *const *names, int count, struct argp_state *state) {
+    for (int i = 0; i < count; ++i)
+        if (!strcmp(text, names[i])) return i;
+    argp_error(state, "'%.40s' is none of the names that --help lists", text);
+    return 0;
+}
+
 static error_t parse(int key, char *text, struct argp_state *state) {
+    static const char *const orders[] = {"contiguous", "zigzag"};
+    static const char *const schedules[] = {"auto", "ring", "all-gather", "ulysses", "2-D"};
     settings *s = state->input;
     switch (key) {
+    case KEY_CP: s->cp.wanted = 1; break;
+    case 'n': s->cp.ranks = (int32_t)stw_tool_number(text, state, 1, BENCH_RANKS_MAX); break;
+    case KEY_ORDER: s->cp.order = (stw_cp_order)(STW_CP_CONTIGUOUS + named(text, orders, 2, state)); break;
+    case KEY_SCHEDULE: s->cp.schedule = (stw_cp_schedule)named(text, schedules, 5, state); break;
     case STW_KEY_BACKEND: s->device.backend = text; break;
     case STW_KEY_ARCH: s->device.arch = text; break;
     case KEY_SECONDS: s->seconds = positive(text, state); break;
@@ -140,6 +170,13 @@ static const char help[] =
     "--compare: a problem is slower when even its first quartile lies behind the old third one, faster when "
     "its "
     "third lies before the old first, else the same; the total is the geometric mean of all.\n"
+    "--cp: a call over ranks, verified as a whole; `compute` is the same call while no message moves, `messages` are "
+    "those "
+    "of a call without the kernels between them, `hidden` is the share of them that the call takes no time for, `one "
+    "dev` "
+    "the same problem on one device alone (on the CPU a rank and a device are one thread). Under mpirun each process "
+    "is a "
+    "rank, as with cp-conform.\n"
     "Exit status: 1 when a result was wrong, the machine failed or --compare says slower (of a problem or in "
     "total), 2 when a PROBLEM, an option or the older document is wrong, 128 + its number when SIGINT, SIGTERM, SIGHUP "
     "or SIGPIPE ended the command early: what was timed is reported as partial.";
@@ -147,7 +184,7 @@ static const char help[] =
 static const struct argp parser = {options, parse, "[PROBLEM...]", help, NULL, NULL, NULL};
 
 int stw_tool_bench(int argc, char **argv) {
-    settings s = {.seconds = 1, .suite = "usual"};
+    settings s = {.seconds = 1, .suite = "usual", .cp = {.ranks = 2, .order = STW_CP_ZIGZAG}};
     stw_tool_stop_begin();
     stw_context *context[2] = {NULL, NULL};
     int exit = stw_tool_parse(&parser, argc, argv, &s), count;
@@ -156,6 +193,12 @@ int stw_tool_bench(int argc, char **argv) {
         stw_tool_error("bench", NULL, "--suite %.40s: usual, fa, classes, jagged or masks is accepted", s.suite);
         exit = STW_EXIT_USAGE;
     }
+    if (!exit && s.cp.wanted && (s.compare || s.report.format == BENCH_CSV)) {
+        stw_tool_error("bench", NULL, "--cp goes with neither --compare nor --csv");
+        exit = STW_EXIT_USAGE;
+    }
+    if (!exit && s.cp.wanted && cp_become_mpi_program("bench", argv)) exit = STW_EXIT_FAILED;
+    if (!exit && s.cp.wanted) return bench_cp_run(&s.cp, &s.device, s.given, s.given_count, s.seconds, &s.report);
     if (!exit && s.compare) exit = bench_compare_open(s.compare, &s.report.old);
     if (!exit) exit = open_contexts(&s, context);
     if (exit) {

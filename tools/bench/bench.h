@@ -2,11 +2,13 @@
  *
  * Private to this folder: bench.c is the command line, run.c one problem verified and timed,
  * report.c rows and documents, compare.c the comparison with an older document, suites.c
- * the problems and the vendors' figures. */
+ * the problems and the vendors' figures, cp.c problems over ranks. */
 #ifndef STW_TOOLS_BENCH_H
 #define STW_TOOLS_BENCH_H
 
 #include "measure.h"
+
+#include "tools/cp/cp.h"
 
 /* ---- run.c ------------------------------------------------------------------------------------ */
 
@@ -29,6 +31,9 @@ typedef struct bench_result {
 /* Plans on `context`; data, out and lse by `forward`, a context of the same device that may choose another
  * variant. 0: failed, result_out->check.text tells why. */
 int bench_run(stw_context *context, stw_context *forward, const char *line, double seconds, bench_result *result_out);
+
+/* The largest of the sampled tensors, as shares of what is allowed. */
+void bench_largest_ratios(const stw_verify_result *check, double *max_out, double *rms_out);
 
 /* ---- suites.c ---------------------------------------------------------------------------------- */
 
@@ -88,5 +93,18 @@ void bench_report_begin(bench_report *report);
 void bench_report_row(bench_report *report, const bench_result *r);
 /* `partial`: why not all was measured, or NULL. Returns 1 when a comparison says slower. */
 int bench_report_end(bench_report *report, const char *partial);
+
+/* ---- cp.c -------------------------------------------------------------------------------------- */
+
+enum { BENCH_RANKS_MAX = 64 };
+typedef struct bench_cp {
+    int wanted; /* --cp */
+    int32_t ranks;
+    stw_cp_order order;
+    stw_cp_schedule schedule;
+} bench_cp;
+/* The exit status. */
+int bench_cp_run(const bench_cp *cp, const stw_tool_device *device, char **given, int given_count, double seconds,
+                 bench_report *report);
 
 #endif

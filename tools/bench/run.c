@@ -43,14 +43,14 @@ static stw_status time_calls(const stw_measure *m, const stw_plan *plan, double 
     return STW_OK;
 }
 
-static void largest_ratios(bench_result *result) {
-    result->max_ratio = fmax(result->max_ratio, fmax(result->check.out_ratio, result->check.lse_ratio)); /* forward */
+void bench_largest_ratios(const stw_verify_result *check, double *max_out, double *rms_out) {
+    *max_out = fmax(*max_out, fmax(check->out_ratio, check->lse_ratio)); /* forward */
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         double rms = 0;
-        stw_pool_pass(&result->check.pool[g], &rms);
-        if (result->check.pool[g].elements) result->rms_ratio = fmax(result->rms_ratio, rms);
-        result->max_ratio = fmax(result->max_ratio, result->check.max_ratio[g]);
-        result->rms_ratio = fmax(result->rms_ratio, result->check.rms_ratio[g]);
+        stw_pool_pass(&check->pool[g], &rms);
+        if (check->pool[g].elements) *rms_out = fmax(*rms_out, rms);
+        *max_out = fmax(*max_out, check->max_ratio[g]);
+        *rms_out = fmax(*rms_out, check->rms_ratio[g]);
     }
 }
 
@@ -74,7 +74,7 @@ static void measure(const bench_problem *p, const stw_plan *plan, stw_context *f
                                   : stw_measure_open(&p->attn, forward, result->workspace, &m, &result->check);
     if (result->status) return;
     result->not_verified = stw_measure_verify(&m, plan, &result->check);
-    largest_ratios(result);
+    bench_largest_ratios(&result->check, &result->max_ratio, &result->rms_ratio);
     result->flop = stw_measure_flop(&m);
     result->bytes = stw_measure_bytes(&m);
     if (result->check.outcome == STW_VERIFY_OK) time_calls(&m, plan, seconds, result);

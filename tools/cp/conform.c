@@ -5,7 +5,6 @@
 #include "cp.h"
 #include "tools/base/tool.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,7 @@ enum { KEY_LIST = 700, KEY_JSON, KEY_BACKEND, KEY_ARCH, KEY_WIRE, KEY_DEVICES, R
 typedef enum wire_kind { WIRE_AUTO, WIRE_THREADS, WIRE_NCCL } wire_kind;
 
 typedef struct settings {
-    int32_t ranks, devices; /* devices: 0: as many as there are */
+    int32_t ranks, devices; /* devices: GPUs of ranks over memory; 0 behind choose_wire: over NCCL */
     const char *filters[FILTERS_MAX];
     int filter_count;
     int64_t seed;
@@ -25,7 +24,6 @@ typedef struct settings {
     stw_backend backend;
     const char *arch;
     wire_kind wire;
-    cp_nccl *nccl; /* null: threads */
 } settings;
 
 static const struct argp_option options[] = {
@@ -35,7 +33,7 @@ static const struct argp_option options[] = {
     {"arch", KEY_ARCH, "ARCH", 0, "with its kernels, as for stw_context_opts.arch", 0},
     {"transport", KEY_WIRE, "NAME", 0,
      "threads, or on GPUs nccl (with hip: RCCL), a device a rank (default: nccl where there are as many)", 0},
-    {"devices", KEY_DEVICES, "N", 0, "GPUs that ranks take in turn (default: all)", 0},
+    {"devices", KEY_DEVICES, "N", 0, "GPUs that ranks over threads take in turn (default: all)", 0},
     {"seed", 's', "N", 0, "other data for every row", 0},
     {"timeout", 't', "S", 0, "seconds that a rank waits for another (default: 120)", 0},
     {"list", KEY_LIST, NULL, 0, "print the rows and run none", 0},
@@ -74,87 +72,42 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     return 0;
 }
 
-static stw_status open_context(const settings *s, int32_t rank, stw_context **context_out) {
+static stw_context_opts context_opts(const settings *s) {
     stw_context_opts opts = STW_INIT(stw_context_opts);
     opts.backend = s->backend;
     opts.memory = s->backend == STW_BACKEND_CPU ? STW_MEMORY_HOST : STW_MEMORY_DEVICE;
     opts.arch = s->arch;
-    if (s->backend == STW_BACKEND_CPU) opts.cpu_threads = rank < 0 ? 0 : 1;
-    else {
-        opts.flags = STW_CONTEXT_HAS_DEVICE;
-        opts.device = rank < 0 ? 0 : rank % s->devices;
-    }
-    return stw_context_create(&opts, context_out);
+    return opts;
 }
 
-typedef struct worker {
-    cp_rank rank;
-    const settings *settings;
-    cp_local *local;
+typedef struct checked {
     const cp_row *row;
     const cp_whole *whole;
-    cp_result result;
-    pthread_t thread;
-} worker;
+    cp_result results[RANKS_MAX];
+} checked;
 
-/* The wire of a rank whose context is open. */
-static stw_status open_wire(worker *w) {
-    const settings *s = w->settings;
-    cp_rank *r = &w->rank;
-    r->wire = cp_local_transport(w->local, r->rank);
-    if (s->backend == STW_BACKEND_CPU) return STW_OK;
-    r->on_device = 1;
-    stw_status status = stw_stream_create(r->context, &r->stream);
-    if (status || !s->nccl) {
-        if (!status) r->wire = cp_local_device_transport(w->local, r->rank, r->context);
-        return status;
-    }
-    r->wire = STW_INIT(stw_cp_transport);
-    return cp_nccl_transport(s->nccl, r->rank, &r->wire);
-}
-
-static void *work(void *user) {
-    worker *w = user;
-    stw_status status = open_context(w->settings, w->rank.rank, &w->rank.context);
-    if (!status) status = open_wire(w);
-    if (!status) status = stw_cp_create(&w->rank.wire, w->rank.rank, w->rank.size, &w->rank.cp);
-    if (status) {
-        w->result.outcome = STW_VERIFY_FAIL;
-        snprintf(w->result.text, sizeof w->result.text, "rank %d: %s", w->rank.rank, stw_last_error());
-    } else {
-        cp_check(&w->rank, w->row, w->whole, &w->result);
-    }
-    stw_cp_destroy(w->rank.cp);
-    if (w->rank.stream) stw_stream_destroy(w->rank.context, w->rank.stream);
-    stw_context_destroy(w->rank.context);
-    return NULL;
+static void check(cp_rank *rank, void *user) {
+    checked *c = user;
+    cp_check(rank, c->row, c->whole, &c->results[rank->rank]);
 }
 
 /* All ranks on one row; the verdict of rank 0, or the first other rank's that failed. */
 static cp_result run_row(const settings *s, const cp_row *row, const cp_whole *whole) {
     cp_result result = {.outcome = STW_VERIFY_FAIL, .text = "no memory"};
-    cp_local *local = cp_local_create(s->ranks, s->timeout_s), *results = cp_local_create(s->ranks, s->timeout_s);
-    worker *workers = calloc((size_t)s->ranks, sizeof *workers);
-    int32_t started = 0;
+    checked *c = calloc(1, sizeof *c);
+    stw_context_opts opts = context_opts(s);
+    if (s->backend == STW_BACKEND_CPU) opts.cpu_threads = 1;
     cp_row_name(row, result.name, sizeof result.name);
-    for (int32_t r = 0; local && results && workers && r < s->ranks; ++r) {
-        workers[r].rank = (cp_rank){.results = cp_local_transport(results, r), .rank = r, .size = s->ranks};
-        workers[r].settings = s;
-        workers[r].local = local;
-        workers[r].row = row;
-        workers[r].whole = whole;
-        if (pthread_create(&workers[r].thread, NULL, work, &workers[r])) break;
-        started++;
+    if (c) {
+        char text[320];
+        *c = (checked){.row = row, .whole = whole};
+        int ran = cp_run_ranks(s->ranks, &opts, s->devices, s->timeout_s, check, c, text);
+        if (ran) result = c->results[0];
+        else snprintf(result.text, sizeof result.text, "%s", text);
+        for (int32_t r = 1; r < s->ranks && ran && result.outcome != STW_VERIFY_FAIL; ++r)
+            if (c->results[r].outcome == STW_VERIFY_FAIL) result = c->results[r];
     }
-    for (int32_t r = 0; r < started; ++r) pthread_join(workers[r].thread, NULL);
-    if (started == s->ranks) {
-        result = workers[0].result;
-        for (int32_t r = 1; r < started && result.outcome != STW_VERIFY_FAIL; ++r)
-            if (workers[r].result.outcome == STW_VERIFY_FAIL) result = workers[r].result;
-    }
-    free(workers);
-    cp_local_destroy(local);
-    cp_local_destroy(results);
+    free(c);
     return result;
 }
 
@@ -180,11 +133,17 @@ static int is_wanted(const settings *s, const char *name) {
     return wanted;
 }
 
+static const char *wire_name(const settings *s) {
+    if (s->backend == STW_BACKEND_CPU || s->devices) return "threads";
+    return s->backend == STW_BACKEND_HIP ? "RCCL" : "NCCL";
+}
+
 static int run_all(const settings *s) {
     cp_counts counts = {0, 0, 0};
     cJSON *rows = s->json ? cJSON_CreateArray() : NULL;
     stw_context *context = NULL;
-    stw_status status = open_context(s, -1, &context);
+    const stw_context_opts opts = context_opts(s);
+    stw_status status = stw_context_create(&opts, &context);
     if (status) {
         stw_tool_error("cp-conform", NULL, "%s (%s)", stw_last_error(), stw_status_name(status));
         return stw_tool_exit_of(status);
@@ -212,10 +171,7 @@ static int run_all(const settings *s) {
         }
     }
     stw_context_destroy(context);
-    if (!s->json)
-        return cp_report_end(&counts, s->ranks, s->nccl ? s->backend == STW_BACKEND_HIP ? "RCCL" : "NCCL" : "threads")
-                   ? STW_EXIT_FAILED
-                   : STW_EXIT_OK;
+    if (!s->json) return cp_report_end(&counts, s->ranks, wire_name(s)) ? STW_EXIT_FAILED : STW_EXIT_OK;
     cJSON *document = cJSON_CreateObject();
     cJSON_AddNumberToObject(document, "ranks", s->ranks);
     cJSON_AddNumberToObject(document, "ran", counts.ran);
@@ -226,11 +182,10 @@ static int run_all(const settings *s) {
     return counts.failed || !counts.ran ? STW_EXIT_FAILED : STW_EXIT_OK;
 }
 
-/* How many GPUs there are, and communicators where they are wanted and can be. */
+/* How many GPUs there are, and over what ranks on them go. */
 static int choose_wire(settings *s) {
     stw_device_info infos[RANKS_MAX];
     size_t count = 0;
-    char text[400] = "";
     int32_t found = 0;
     if (s->backend == STW_BACKEND_CPU) {
         if (s->wire == WIRE_NCCL) stw_tool_error("cp-conform", NULL, "--transport nccl is for --backend cuda and hip");
@@ -240,15 +195,11 @@ static int choose_wire(settings *s) {
     if (!stw_devices(infos, RANKS_MAX, &count))
         for (size_t i = 0; i < count && i < RANKS_MAX; ++i) found += infos[i].backend == s->backend;
     if (!s->devices) s->devices = found > 0 ? found : 1;
-    if (s->wire == WIRE_AUTO) s->wire = s->devices >= s->ranks && s->ranks > 1 ? WIRE_NCCL : WIRE_THREADS;
-    if (s->wire == WIRE_THREADS) return 1;
-    s->nccl = cp_nccl_create(s->backend, s->ranks, text, sizeof text);
-    if (!s->nccl) stw_tool_error("cp-conform", NULL, "%s (--transport threads needs no communicator)", text);
-    return s->nccl != NULL;
+    if (s->wire == WIRE_NCCL || (s->wire == WIRE_AUTO && s->ranks > 1 && s->devices >= s->ranks)) s->devices = 0;
+    return 1;
 }
 
-/* Ranks that a launcher has started: the program that holds an MPI takes over. */
-static int become_mpi_program(char **argv) {
+int cp_become_mpi_program(const char *command, char **argv) {
     static const char *const launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
     char path[4096];
     int launched = 0;
@@ -260,7 +211,7 @@ static int become_mpi_program(char **argv) {
     char *slash = strrchr(path, '/');
     memcpy(slash + 1, "sternway-cp-conform-mpi", sizeof "sternway-cp-conform-mpi");
     execv(path, argv);
-    stw_tool_error("cp-conform", path,
+    stw_tool_error(command, path,
                    "a launcher of MPI has started this, but that program is not there: build the tests with an MPI "
                    "(libopenmpi-dev), or leave the launcher out");
     return 1;
@@ -284,9 +235,6 @@ int stw_tool_cp_conform(int argc, char **argv) {
         puts(name);
     }
     if (s.list) return STW_EXIT_OK;
-    if (become_mpi_program(argv)) return STW_EXIT_FAILED;
-    if (!choose_wire(&s)) return STW_EXIT_FAILED;
-    status = run_all(&s);
-    cp_nccl_destroy(s.nccl);
-    return status;
+    if (cp_become_mpi_program("cp-conform", argv)) return STW_EXIT_FAILED;
+    return choose_wire(&s) ? run_all(&s) : STW_EXIT_FAILED;
 }

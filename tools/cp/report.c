@@ -29,3 +29,22 @@ int cp_report_end(const cp_counts *counts, int32_t size, const char *transport) 
            counts->ran, counts->skipped, counts->failed, size, transport);
     return counts->failed || !counts->ran;
 }
+
+void cp_bench_header(void) {
+    printf("%10s %9s %9s %9s %7s %10s %9s %9s  %-10s %s\n", "median ms", "compute", "messages", "hidden", "one dev",
+           "efficiency", "sent MB", "imbalance", "schedule", "problem");
+}
+
+int cp_bench_report(const cp_times *t, int32_t size) {
+    if (t->result.outcome != STW_VERIFY_OK) {
+        printf("FAIL %s: %s\n", t->result.name, t->result.text);
+        return 1;
+    }
+    printf("%10.3f %9.3f %9.3f %8.0f%% %7.3f %9.1f%% %9.3f %8.2f%%  %-10s %s on %d ranks%s%s%s\n",
+           t->quartiles[1] * 1e3, t->compute * 1e3, t->communication * 1e3, t->overlap * 100, t->single * 1e3,
+           t->efficiency * 100, t->sent_most * 1e-6, t->result.imbalance, t->result.schedule, t->result.name, size,
+           t->not_verified ? " (not verified: " : "", t->not_verified ? t->not_verified : "",
+           t->not_verified ? ")" : "");
+    fflush(stdout);
+    return 0;
+}

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: MIT
 """Attention over the ranks of a process group, with autograd: include/sternway/attn_cp.h over torch.distributed.
 
-    cp = context_parallel(group)              # a gloo group; all of its ranks make one
+    cp = context_parallel(group)              # a group of gloo, or of NCCL; all of its ranks make one
     q, k, v = (cp.shard(t, 2) for t in qkv)   # this rank's rows of [B, H, S, D]
     out = cp.attention(q, k, v, is_causal=True)
     out.backward(...)                         # each rank gets its rows of the gradients
 
-Tensors are on the CPU: plans over ranks run on the CPU backend in this version of the library, and a group whose
-backend is not gloo is refused. The calls are collective: all ranks of a group make them in the same order."""
+Over gloo tensors are on the CPU. Over NCCL (RCCL in PyTorch for ROCm) they are on the rank's current GPU, the library
+sends by the group's own communicator, and calls are queued in torch.cuda.current_stream(); whether this version of the
+library plans over ranks on GPUs is told by the first call, as UnsupportedError with the library's words. A group of
+another backend is refused. The calls are collective: all ranks of a group make them in the same order."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
 import struct
@@ -78,8 +81,51 @@ def _check(library: ctypes.CDLL, status: int) -> None:
         raise kinds.get(status, _native.Error)(words)
 
 
+def _wire_of(group) -> str:
+    """"gloo" or "nccl": what moves the tensors of a group. A group of both ("cpu:gloo,cuda:nccl") is taken for its GPUs."""
+    config = str(dist.get_backend_config(group)) if isinstance(group, dist.ProcessGroup) else dist.get_backend(group)
+    names = dict(part.split(":") for part in config.split(",")) if ":" in config else {"cpu": config, "cuda": config}
+    if names.get("cuda") == "nccl" and torch.cuda.is_available():
+        return "nccl"
+    if names.get("cpu") == "gloo":
+        return "gloo"
+    raise NotImplementedError(f"context_parallel: a group of backend {config}: accepted are gloo (tensors on the CPU) and nccl "
+                              "(on GPUs, where PyTorch sees one)")
+
+
+class _Link:
+    """A transport over the communicator that a group of NCCL or RCCL has for this rank's current device."""
+
+    def __init__(self, group, library: ctypes.CDLL) -> None:
+        device = torch.device("cuda", torch.cuda.current_device())
+        dist.all_reduce(torch.zeros(1, device=device), group=group)  # a group makes its communicator when it is first used
+        backend = group._get_backend(device)
+        read = getattr(backend, "_comm_ptr", None)
+        if read is None:
+            raise NotImplementedError(f"context_parallel: PyTorch {torch.__version__} does not tell a group's communicator "
+                                      "(ProcessGroupNCCL._comm_ptr)")
+        self.device, self.left, self.kept = device, [], []
+        self.transport = _Transport(struct_size=ctypes.sizeof(_Transport))
+        make = library.stw_cp_transport_rccl if torch.version.hip else library.stw_cp_transport_nccl
+        _check(library, make(ctypes.c_void_p(read()), ctypes.byref(self.transport)))
+
+    def options(self) -> dict:
+        """Of the context: this GPU and its memory."""
+        backend = _native.BACKEND_HIP if torch.version.hip else _native.BACKEND_CUDA
+        return {"backend": backend, "memory": _native.MEMORY_DEVICE, "flags": _native.CONTEXT_HAS_DEVICE,
+                "device": self.device.index}
+
+    def stream(self) -> int:
+        return torch.cuda.current_stream(self.device).cuda_stream
+
+    def guard(self):
+        return torch.cuda.device(self.device)
+
+
 class _Wire:
     """A transport over a process group: sends and receives of bytes, waited for together."""
+
+    device = torch.device("cpu")
 
     def __init__(self, group, timeout: float) -> None:
         self.group, self.timeout = group, datetime.timedelta(seconds=timeout)
@@ -91,6 +137,18 @@ class _Wire:
         for name, words in _CALLS.items():
             setattr(self.transport, name, _type_of(words)(self.guarded(getattr(self, name))))
         self.transport.error_text = dict(_Transport._fields_)["error_text"](lambda user, error: ctypes.addressof(self.text))
+
+    @staticmethod
+    def options() -> dict:
+        return {"backend": _native.BACKEND_CPU, "memory": _native.MEMORY_HOST, "cpu_threads": torch.get_num_threads()}
+
+    @staticmethod
+    def stream() -> int:
+        return 0
+
+    @staticmethod
+    def guard():
+        return contextlib.nullcontext()
 
     def guarded(self, call):
         """An exception may not leave a callback of C: it becomes an error with its text."""
@@ -131,10 +189,16 @@ class _Wire:
             raise failure
 
 
+def rows_of(tensor: torch.Tensor) -> torch.Tensor:
+    """As it lies, where its last dimension does."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, cp, options, q, k, v):
-        out, lse = q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=cp.number(q))
+        out = torch.empty_like(q) if q.shape[3] == v.shape[3] else q.new_empty(*q.shape[:3], v.shape[3])  # q's layout
+        lse = q.new_empty(q.shape[:3], dtype=cp.number(q))
         cp.call("fwd", options, q=q, k=k, v=v, out=out, lse=lse)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.cp, ctx.options = cp, options
@@ -144,7 +208,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx, dout):
         q, k, v, out, lse = ctx.saved_tensors
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        ctx.cp.call("bwd", ctx.options, q=q, k=k, v=v, out=out, lse=lse, dout=dout.contiguous(), dq=dq, dk=dk, dv=dv)
+        ctx.cp.call("bwd", ctx.options, q=q, k=k, v=v, out=out, lse=lse, dout=rows_of(dout), dq=dq, dk=dk, dv=dv)
         return None, None, dq, dk, dv
 
 
@@ -153,15 +217,14 @@ class ContextParallel:
 
     def __init__(self, group, order: str, schedule: str, ranks_per_node: int, timeout: float) -> None:
         self.group = dist.group.WORLD if group is None else group
-        if dist.get_backend(self.group) != "gloo":
-            raise NotImplementedError(f"context_parallel: a group of backend {dist.get_backend(self.group)}: in this version "
-                                      "attention over ranks runs on the CPU, over gloo")
+        wire = _wire_of(self.group)
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.order, self.schedule, self.ranks_per_node = ORDERS[order], SCHEDULES[schedule], ranks_per_node
-        self.library, self.wire, self.plans = _library(), _Wire(self.group, timeout), {}
+        self.library, self.plans = _library(), {}
+        self.wire = _Wire(self.group, timeout) if wire == "gloo" else _Link(self.group, self.library)
+        self.device = self.wire.device
         self.context, self.cp = ctypes.c_void_p(), ctypes.c_void_p()
-        opts = _fill(_native.ContextOpts, backend=_native.BACKEND_CPU, memory=_native.MEMORY_HOST,
-                     cpu_threads=torch.get_num_threads())
+        opts = _fill(_native.ContextOpts, **self.wire.options())
         _check(self.library, self.library.stw_context_create(opts, ctypes.byref(self.context)))
         _check(self.library, self.library.stw_cp_create(ctypes.byref(self.wire.transport), self.rank, self.size,
                                                         ctypes.byref(self.cp)))
@@ -183,7 +246,7 @@ class ContextParallel:
 
     def shard(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
         """This rank's rows of a whole tensor."""
-        return tensor.index_select(dim, self.rows(tensor.shape[dim]))
+        return tensor.index_select(dim, self.rows(tensor.shape[dim]).to(tensor.device))
 
     @staticmethod
     def number(q: torch.Tensor) -> torch.dtype:
@@ -191,20 +254,21 @@ class ContextParallel:
 
     def attention(self, q, k, v, *, is_causal: bool = False, scale: float | None = None, total_q: int | None = None,
                   total_k: int | None = None) -> torch.Tensor:
-        """scaled_dot_product_attention of the whole problem: q [B,Hq,S here,D], k and v [B,Hk,S here,D], Hq a multiple of Hk.
+        """scaled_dot_product_attention of the whole problem: q [B,Hq,S here,D], k and v [B,Hk,S here,D], Hq a multiple of Hk, any
+        strides with a contiguous last dimension.
         total_q, total_k: rows of the whole; None: those of this rank times the group's size, where that is right."""
         for name, t in (("q", q), ("k", k), ("v", v)):
-            if t.dim() != 4 or t.device.type != "cpu" or t.dtype != q.dtype:
+            if t.dim() != 4 or t.device != self.device or t.dtype != q.dtype:
                 raise ValueError(f"context_parallel: {name} is a {t.dim()}-dimensional tensor of {t.dtype} on {t.device}: q, k and "
-                                 "v are [B,H,S,D] of one dtype on the CPU")
+                                 f"v are [B,H,S,D] of one dtype on {self.device}")
         if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
             raise ValueError(f"context_parallel: q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not go together")
         totals = (q.shape[2] * self.size if total_q is None else total_q,
                   k.shape[2] * self.size if total_k is None else total_k)
-        return _Attention.apply(self, (is_causal, scale, totals), q.contiguous(), k.contiguous(), v.contiguous())
+        return _Attention.apply(self, (is_causal, scale, totals), rows_of(q), rows_of(k), rows_of(v))
 
     def plan(self, call: str, options, tensors):
-        key = (call, options, *(tuple(t.shape) for t in tensors.values()), tensors["q"].dtype)
+        key = (call, options, *((tuple(t.shape), t.stride()) for t in tensors.values()), tensors["q"].dtype)
         if key in self.plans:
             return self.plans[key]
         is_causal, scale, (total_q, total_k) = options
@@ -226,10 +290,12 @@ class ContextParallel:
 
     def call(self, call: str, options, **tensors) -> None:
         plan, size = self.plan(call, options, tensors)
-        workspace = torch.empty(size, dtype=torch.uint8)
+        workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
         args = _fill(_native.AttnArgs, **{name: t.data_ptr() for name, t in tensors.items()})
         run = getattr(self.library, f"stw_cp_attn_{call}")
-        status = run(plan, args, ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(size), None)
+        with self.wire.guard():
+            status = run(plan, args, ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(size),
+                         ctypes.c_void_p(self.wire.stream()))
         if self.wire.left:  # messages that a failure left under way
             self.wire.kept.append((workspace, tensors))
         _check(self.library, status)
@@ -237,6 +303,6 @@ class ContextParallel:
 
 def context_parallel(group=None, *, order: str = "zigzag", schedule: str = "auto", ranks_per_node: int = 0,
                      timeout: float = 300.0) -> ContextParallel:
-    """Attention over the ranks of a gloo group (None: all). order: "zigzag" or "contiguous", which rows a rank holds;
-    schedule: "auto", "ring", "all-gather", "ulysses", "2-D" (with ranks_per_node); timeout: seconds a rank waits for another."""
+    """Attention over the ranks of a group of gloo or NCCL (None: all). order: "zigzag" or "contiguous", which rows a rank holds;
+    schedule: "auto", "ring", "all-gather", "ulysses", "2-D" (with ranks_per_node); timeout: seconds a rank waits for another over gloo (NCCL has the group's own)."""
     return ContextParallel(group, order, schedule, ranks_per_node, timeout)
