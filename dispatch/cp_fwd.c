@@ -3,8 +3,8 @@
  * The forward over ranks: O and LSE of each part, merged row by row as they come:
  *     LSE = log(exp(LSE_a) + exp(LSE_b)),  O = exp(LSE_a - LSE) O_a + exp(LSE_b - LSE) O_b
  * Parts are computed in f32 (of f32 problems in f64 where the backend has it: a rounded LSE is a relative error of all
- * of a part) and summed in double (of f64 problems in long double), so that O has one rounding. A sink takes part once, at the end: it adds
- * to LSE and nothing to O. */
+ * of a part) and summed in double (of f64 problems in long double), so that O has one rounding. A sink takes part once,
+ * at the end: it adds to LSE and nothing to O. */
 #include "cp.h"
 
 #include <math.h>

@@ -212,7 +212,7 @@ static stw_status move_all(const stw_cp_run *run, const stw_cp_tensor *const *te
     return status;
 }
 
-/* The messages of lane `lane` in an exchange of `from`: bytes, and where they are after those of the lanes before it. */
+/* The messages of a lane in an exchange: bytes, and where they are, behind those of the lanes before it. */
 typedef struct messages {
     char *sent, *got;
     size_t out, back;

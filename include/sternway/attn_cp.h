@@ -16,14 +16,16 @@
  *
  * RESULTS. With D_i of the whole row (attn_bwd.h) each pair of chunks gives its exact part of dQ, dK and dV, and the
  * parts are summed in f32 in an order that depends on the schedule, rank and size alone: the same bits run after run on
- * the CPU backend, and on GPUs where those of stw_attn_bwd() are. Masks, ALiBi and dropout go by positions of the whole problem, so they do not depend on the
- * number of ranks. The forward computes parts in f32 (of f32 problems in f64 on the CPU) and merges them in f64:
+ * the CPU backend, and on GPUs where those of stw_attn_bwd() are. Masks, ALiBi and dropout go by positions of the
+ * whole problem, so they do not depend on the number of ranks. The forward computes parts in f32 (of f32 problems in
+ * f64 on the CPU) and merges them in f64:
  *
  *     LSE = log(exp(LSE_a) + exp(LSE_b)),  O = exp(LSE_a - LSE) * O_a + exp(LSE_b - LSE) * O_b
  *
  * STREAMS. On a GPU a run call is asynchronous as stw_attn_bwd() is: it launches into the caller's stream, what is sent
- * goes to a stream of the plan's own, and events order the two, so that messages move under kernels. Nothing waits on the
- * host, and a graph capture takes the call where the transport's functions allow it. A plan's calls come one at a time.
+ * goes to a stream of the plan's own, and events order the two, so that messages move under kernels. Nothing waits on
+ * the host, and a graph capture takes the call where the transport's functions allow it. A plan's calls come one at a
+ * time.
  *
  * COLLECTIVE CALLS. Plan and run calls are collective: all ranks of a stw_cp make the same ones in the same order,
  * one at a time. Ranks compare their descriptors at plan time, and all of them fail where one does. A failure of the
@@ -42,7 +44,8 @@ extern "C" {
 
 /** The caller's wire, as functions. Each returns 0, or an error that error_text explains. Memory is that of the
  * context of the plan, at plan time too; it may not be reused before `wait`. On a GPU functions put what they do into
- * `stream`, which is never the caller's, and return: `wait` is null, and a transport that has one is refused. Ranks count from 0 to size-1. */
+ * `stream`, which is never the caller's, and return: `wait` is null, and a transport that has one is refused. Ranks
+ * count from 0 to size-1. */
 typedef struct stw_cp_transport {
     size_t struct_size; /**< sizeof(stw_cp_transport)                                                        */
     const char *name;   /**< for texts: "MPI"; required, copied, at most 31 characters                       */

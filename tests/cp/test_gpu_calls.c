@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Calls over ranks on a fake CUDA driver: which of the driver's functions a call asks and in which order, what becomes of
- * each one's failure, and that a plan gives back what it took. ctest sets LD_LIBRARY_PATH and FAKE_CUDA_DEVICES. */
+ * Calls over ranks on a fake CUDA driver: which of the driver's functions a call asks and in which order, what becomes
+ * of each one's failure, and that a plan gives back what it took. ctest sets LD_LIBRARY_PATH and FAKE_CUDA_DEVICES. */
 #include "sternway/sternway.h"
 
 #include <setjmp.h>

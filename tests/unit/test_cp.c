@@ -396,7 +396,7 @@ static int wait_on_host(void *user, stw_stream stream) {
     return 0;
 }
 
-/* Where messages have a stream of their own a transport that waits on the host is refused by name, without an exchange. */
+/* Where messages have a stream of their own, a transport that waits on the host is refused without an exchange. */
 static void host_transports_are_refused_on_gpus(void **state) {
     stw_context *context = make_context();
     const stw_backend_ops *cpu = context->ops;

@@ -109,8 +109,8 @@ int cp_bench_report(const cp_times *times, int32_t size);
 /* ---- ranks.c: ranks of one process ---- */
 
 /* Makes context and stw_cp of each rank in a thread of its own, the device of its number on GPUs, and runs `work` on
- * all. `devices`: on GPUs 0: over NCCL or RCCL; else over memory, rank r on device r % devices. Returns 1, or 0 with the
- * text of the first rank that could not be made. */
+ * all. `devices`: on GPUs 0: over NCCL or RCCL; else over memory, rank r on device r % devices. Returns 1, or 0 with
+ * the text of the first rank that could not be made. */
 typedef void (*cp_work_fn)(cp_rank *rank, void *user);
 int cp_run_ranks(int32_t size, const stw_context_opts *opts, int32_t devices, double timeout_s, cp_work_fn work,
                  void *user, char text_out[320]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Ranks that are threads of this process: cp-conform and bench --cp. On the CPU they share memory by local.c. On GPUs
- * rank r opens device r; their wire is local.c's too, or a communicator of NCCL or RCCL that the command makes itself, since it has no
- * caller. */
+ * rank r opens device r; their wire is local.c's too, or a communicator of NCCL or RCCL that the command makes itself,
+ * since it has no caller. */
 #include "cp.h"
 
 #include <dlfcn.h>
