@@ -118,6 +118,7 @@ stw_status cp_whole_build_large(const char *problem, int owner, stw_context *con
     }
     if (parsed.desc.flags & STW_ATTN_GIVEN_DELTA) c->present[STW_VERIFY_OUT] = 0;
     make_lists(whole_out);
+    if (status) cp_whole_free(whole_out);
     return status;
 }
 
