@@ -89,12 +89,11 @@ stw_status stw_mask_tree(const int32_t *parent, const int32_t *starts, int64_t n
     stw_status status = check_range("mask_tree", "nodes", nodes, 0, INT32_MAX);
     if (!status) status = check_tree(parent, starts, nodes);
     if (!status) status = check_keys("mask_tree", "starts[nodes]", starts[nodes], bounds);
-    /* A subtree ends where the next node begins that is not below: in this order all that follow and are below have a
-     * parent of at least n. */
-    for (int64_t n = 0; !status && n < nodes; ++n) {
-        int64_t behind = n + 1;
-        while (behind < nodes && parent[behind] >= n) ++behind;
-        for (int64_t j = starts[n]; j < starts[n + 1]; ++j) bounds[j] = starts[behind];
+    /* Where node n begins, node n - 1 ends and those above it that are not above n: each once in all. */
+    for (int64_t n = 1; !status && n <= nodes; ++n) {
+        const int64_t until = n < nodes ? parent[n] : -1;
+        for (int64_t ended = n - 1; ended != until; ended = parent[ended])
+            for (int64_t j = starts[ended]; j < starts[ended + 1]; ++j) bounds[j] = starts[n];
     }
     return status;
 }

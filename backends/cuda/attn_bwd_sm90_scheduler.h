@@ -139,15 +139,17 @@ template <int ORDERED, bool MASKS = false> struct sm90_scheduler {
             return;
         }
         const uint32_t blocks = (uint32_t)l.k_blocks, together = (uint32_t)l.heads_in_l2;
+        if constexpr (MASKS && !ORDERED)
+            if (l.visible_next) {
+                sm90_visible_front::of(l).place_of(l, number, key_block, head);
+                return;
+            }
         const uint32_t heads_kv = (uint32_t)l.p.heads_kv, first = number / (together * blocks) * together;
         const uint32_t left = (uint32_t)l.p.batch * heads_kv - first, here = left < together ? left : together;
         number -= first * blocks;
         const uint32_t turn = number / here, any = first + number - turn * here, b = any / heads_kv;
         *key_block = b * blocks + (SM90_IS_ORDERED(l) ? blocks - 1 - turn : turn); /* STW_KEYS_DESCEND */
         *head = any - b * heads_kv;
-        if constexpr (MASKS && !ORDERED)
-            if (l.visible_next)
-                *key_block = b * blocks + sm90_visible_next(l, sm90_visible_index(l, *key_block, *head));
     }
     /* Work tile `number` into `tile`, if there is one; its key block arrives asynchronously. */
     DEV_METHOD void fetch(uint32_t number, attn_work_tile &tile) const {

@@ -57,6 +57,37 @@ DEV_FN uint32_t sm90_visible_next(const stw_attn_launch &l, uint64_t at) {
     return two >> at % 2 * 16 & 0xFFFF;
 }
 
+/* Dense keys, no order of additions: which work tile a number is. The last heads go by the order in visible_next: the
+ * first `ranks` key blocks of each come ahead of everything. Then all go through the others, l.heads_in_l2 heads
+ * together; heads that are not among the last have them in their own order. */
+struct sm90_visible_front {
+    uint32_t ranks, last, all; /* heads: the last ones, those of the batch */
+
+    DEV_FN sm90_visible_front of(const stw_attn_launch &l) {
+        const uint32_t *const from = (const uint32_t *)(const void *)l.visible_next;
+        const uint32_t together = (uint32_t)l.heads_in_l2, all = (uint32_t)l.p.batch * l.p.heads_kv,
+                       groups = (all + together - 1) / together, late = max(sm90_load_relaxed(from + 1), 1u);
+        return {sm90_load_relaxed(from), late < groups ? all - (groups - late) * together : all, all};
+    }
+    DEV_METHOD void place_of(const stw_attn_launch &l, uint32_t number, uint32_t *key_block, uint32_t *head) const {
+        const uint32_t blocks = (uint32_t)l.k_blocks, together = (uint32_t)l.heads_in_l2, heads_kv = l.p.heads_kv,
+                       earlier = all - last, ahead = ranks * last;
+        const bool is_ahead = number < ahead, is_late = is_ahead || number - ahead >= earlier * blocks;
+        const uint32_t skipped = is_late && !is_ahead ? ranks : 0u, begin = is_late ? earlier : 0u;
+        const uint32_t each = is_ahead ? ranks : blocks - skipped, beside = is_ahead ? last : together;
+        number -= (is_ahead ? 0u : ahead) + (is_ahead ? 0u : begin * blocks);
+        const uint32_t first = number / (beside * each) * beside,
+                       here = min((is_late ? last : earlier) - first, beside);
+        number -= first * each;
+        const uint32_t turn = number / here, any = begin + first + number - turn * here, b = any / heads_kv;
+        *head = any - b * heads_kv;
+        uint32_t block = skipped + turn;
+        if (is_late)
+            block = sm90_visible_next(l, STW_SM90_VISIBLE_FRONT + sm90_visible_index(l, b * blocks + block, *head));
+        *key_block = b * blocks + block;
+    }
+};
+
 /* ---- the kernel: a warp a key block and head ---- */
 
 DEV_FN int sm90_wave_min(int x) {
@@ -84,8 +115,9 @@ DEV_FN bool sm90_see(const attn_key_block &k, int64_t j, const stw_hidden_rows &
     return between && first <= last;
 }
 
-/* Key block `number` of sequence b, entry `at` of the list, for kv head `head` or all of them. */
-DEV_FN void sm90_list_visible_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number, int head,
+/* Key block `number` of sequence b, entry `at` of the list, for kv head `head` or all of them. Says whether bounds are
+ * wrong. */
+DEV_FN bool sm90_list_visible_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number, int head,
                                     int lane) {
     typedef sm90_visible_word word;
     const stw_attn_params &p = l.p;
@@ -152,8 +184,7 @@ DEV_FN void sm90_list_visible_block(const stw_attn_launch &l, int64_t at, int64_
             first_at = here;
             head_of_first = g;
         }
-    if (lane) return;
-    if (wrong && p.status_out) dev_global_or(p.status_out, STW_DATA_INTERVALS);
+    if (lane) return wrong;
     if (rows == 1 && steps) { /* the next head has the same row */
         const uint32_t place = last_place | 1u << word::PLACE_BITS;
         word &last = ((word *)l.visible_words)[last_at];
@@ -171,27 +202,37 @@ DEV_FN void sm90_list_visible_block(const stw_attn_launch &l, int64_t at, int64_
     tile.place() = (int)first.place;
     tile.index() = 2 * index + between;
     out.k = k;
+    return wrong;
 }
 
-/* The kernel before this one has listed packed keys, and written status_out. */
+/* The kernel before this one lists packed keys, for which this one waits. What it finds of dense keys it finds while
+ * that one runs. */
 DEV_FN void sm90_list_visible(const stw_attn_launch &l) {
     const int64_t heads = l.visible_heads, number = dev_cta() * (STW_ROW_THREADS / DEV_WAVE) + dev_wave(),
                   at = stw_quotient(number, heads);
     const int lane = (int)dev_lane(), head = (int)(number - at * heads);
     dev_let_next_begin();
-    dev_await_previous();
+    if (number == 0 && lane < 2 && l.visible_next && !(l.p.features & STW_FEAT_DETERMINISTIC))
+        ((uint32_t *)(void *)l.visible_next)[lane] = 0;
+    bool wrong = false;
     if (l.p.features & STW_FEAT_PACKED_KV) {
+        dev_await_previous();
         const attn_key_block *const list = (const attn_key_block *)l.key_blocks;
         if (at < stw_quotient((int64_t)l.listed[0], l.p.heads_kv))
-            sm90_list_visible_block(l, at, list[at].b, list[at].block, head, lane);
+            wrong = sm90_list_visible_block(l, at, list[at].b, list[at].block, head, lane);
     } else if (at < l.p.batch * l.k_blocks) {
         const int64_t b = stw_quotient(at, l.k_blocks);
-        sm90_list_visible_block(l, at, b, at - b * l.k_blocks, head, lane);
+        wrong = sm90_list_visible_block(l, at, b, at - b * l.k_blocks, head, lane);
     }
+    dev_await_previous(); /* it writes status_out */
+    if (wrong && lane == 0 && l.p.status_out) dev_global_or(l.p.status_out, STW_DATA_INTERVALS);
 }
 
-/* Otherwise, of dense keys, a kernel behind it: the key blocks of a head in the order of their steps, most first, so
- * that the last work tiles, for which multiprocessors wait, are short. A warp finds the place of one. */
+/* Otherwise, of dense keys, a kernel behind it: the key blocks of a head, those with most steps first, by powers of
+ * two, since key blocks side by side meet the same rows in L2. A warp finds the place of one. The last group of heads
+ * (l.heads_in_l2) goes by that, so that the last work tiles, for which multiprocessors wait, are short. A work tile
+ * with half as many steps again as a CTA does for a group would be waited for if it began with one of the last groups:
+ * these groups' longest come ahead of everything (sm90_visible_front). */
 DEV_FN void sm90_list_longest_first(const stw_attn_launch &l) {
     const int64_t heads = l.visible_heads, number = dev_cta() * (STW_ROW_THREADS / DEV_WAVE) + dev_wave(),
                   at = stw_quotient(number, heads), b = stw_quotient(at, l.k_blocks);
@@ -201,13 +242,23 @@ DEV_FN void sm90_list_longest_first(const stw_attn_launch &l) {
     if (at >= l.p.batch * l.k_blocks) return;
     auto index = [&](int block) { return sm90_visible_index(l, (uint32_t)(b * l.k_blocks) + block, (uint32_t)head); };
     auto steps = [&](int block) { return ((const sm90_visible_block *)l.visible_blocks)[index(block)].k.end; };
-    const int of_mine = steps(mine);
+    const int of_mine = steps(mine), my_power = __clz(of_mine);
     int before = 0;
+    double sum = 0.0;
     DEV_ROLLED_FOR (int first = 0; first < blocks; first += DEV_WAVE) {
-        const int block = first + (int)dev_lane(), of_block = block < blocks ? steps(block) : -1;
-        before += __popc(__ballot_sync(0xFFFFFFFFu, of_block > of_mine || (of_block == of_mine && block < mine)));
+        const int block = first + (int)dev_lane(), of_block = block < blocks ? steps(block) : 0;
+        const int power = block < blocks ? __clz(of_block) : 33;
+        before += __popc(__ballot_sync(0xFFFFFFFFu, power < my_power || (power == my_power && block < mine)));
+        sum += of_block;
     }
-    if (dev_lane() == 0) l.visible_next[index(before)] = (uint16_t)mine;
+    sum = dev_wave_sum(sum);
+    if (dev_lane()) return;
+    l.visible_next[STW_SM90_VISIBLE_FRONT + index(before)] = (uint16_t)mine;
+    const double of_group = sum * (double)l.heads_in_l2 / sm90_multiprocessors();
+    if (of_mine <= 1.5 * of_group) return;
+    uint32_t *const front = (uint32_t *)(void *)l.visible_next;
+    sm90_global_max(front, (uint32_t)before + 1);
+    sm90_global_max(front + 1, (uint32_t)(of_mine / of_group)); /* whose groups begin too late for it */
 }
 
 /* Deterministic mode, a kernel behind it: a warp goes over the key blocks of a sequence from the last to the first, a

@@ -183,6 +183,15 @@ DEV_FN uint32_t sm90_load_relaxed(const uint32_t *from) {
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
     return x;
 }
+DEV_FN void sm90_global_max(uint32_t *to, uint32_t x) {
+    asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+/* Of the device, at most: those that CTAs may run on are not more. */
+DEV_FN uint32_t sm90_multiprocessors() {
+    uint32_t count;
+    asm("mov.u32 %0, %%nsmid;" : "=r"(count));
+    return count;
+}
 /* Brings a line of 128 bytes to L2. */
 DEV_FN void sm90_prefetch(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 /* Adds to four sums. */

@@ -172,6 +172,7 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 #define STW_SM90_VISIBLE_WORD_BYTES  16u
 #define STW_SM90_VISIBLE_NONE        0xFFFFu /* in visible_next */
 #define STW_SM90_VISIBLE_SORTED      2048    /* key blocks of a head that are sorted, at most */
+#define STW_SM90_VISIBLE_FRONT       4u      /* where they begin in visible_next, behind two words of 32 bits */
 #define STW_SM90_VISIBLE_LENGTH      (1u << 15)
 #define STW_SM90_VISIBLE_GROUP       (1u << 10) /* query heads of a kv head, at most */
 /* Its loop for head_dim_qk to 192 and head_dim_v to 128: K and V of 128 keys, two stages of Q and statistics of 64

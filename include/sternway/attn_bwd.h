@@ -34,8 +34,8 @@
  * zeros to their O and -inf to their LSE (rows that see no key: O zero, LSE the sink or -inf). Other gaps of
  * a packed layout are not touched. What lies in rows outside the problem (NaN included) never reaches a
  * result: rows past the used lengths, keys that masks and lengths hide from every query, O and dO of rows
- * that they leave without a key. A bias of -inf or of bytes hides no row in this sense: an infinity or NaN in
- * a row that somebody could see may reach other rows of the same tile (0 * inf). */
+ * that they leave without a key. A bias of -inf or of bytes, intervals and a block mask hide no row in this
+ * sense: an infinity or NaN in a row that somebody could see may reach other rows of the same tile (0 * inf). */
 #ifndef STERNWAY_ATTN_BWD_H
 #define STERNWAY_ATTN_BWD_H
 

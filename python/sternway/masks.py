@@ -106,19 +106,15 @@ def tree(parents: Any, starts: Any, *, like: Any = None) -> Intervals:
     there are."""
     import numpy
     above, first = _numpy(parents).tolist(), _numpy(starts).tolist()
-    end: list[int] = [0] * len(above)
+    end: list[int] = [first[len(above)]] * len(above)
     for n, parent in enumerate(above):
         walk = n - 1
-        while walk >= 0 and walk != parent:
+        while walk >= 0 and walk != parent:  # these end where n begins: each node once in all
+            end[walk] = first[n]
             walk = above[walk]
         if walk != parent or first[n + 1] < first[n]:
             raise _native.InvalidError(f"sternway: node {n} of the tree: parents are in depth-first order, starts do "
                                        "not decrease")
-    for n in range(len(above)):
-        behind = n + 1
-        while behind < len(above) and above[behind] >= n:
-            behind += 1
-        end[n] = first[behind]
     return _intervals(IntervalForm.FROM, parents if like is None else like,
                       numpy.repeat(numpy.asarray(end), numpy.diff(numpy.asarray(first))))
 

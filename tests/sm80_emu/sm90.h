@@ -38,6 +38,7 @@ DEV_FN uint32_t __ballot_sync(uint32_t, bool x) {
     for (int mask = 1; mask < DEV_WAVE; mask *= 2) bits |= dev_shuffle_xor(bits, mask);
     return bits;
 }
+DEV_FN int __clz(int x) { return x ? __builtin_clz((uint32_t)x) : 32; }
 DEV_FN int __popc(uint32_t x) { return __builtin_popcount(x); }
 DEV_FN int __ffs(int x) { return __builtin_ffs(x); }
 DEV_FN bool __any_sync(uint32_t lanes, bool x) { return __ballot_sync(lanes, x) != 0; }
@@ -157,6 +158,8 @@ DEV_FN void sm90_store_shared_word(uint32_t at, uint32_t x) { memcpy(emu_aligned
 DEV_FN void sm90_fence_gpu() {}
 DEV_FN void sm90_store_relaxed(uint32_t *to, uint32_t x) { *to = x; }
 DEV_FN uint32_t sm90_load_relaxed(const uint32_t *from) { return *from; }
+DEV_FN void sm90_global_max(uint32_t *to, uint32_t x) { *to = max(*to, x); }
+DEV_FN uint32_t sm90_multiprocessors() { return 16; } /* more than there are: some work tiles are long then */
 DEV_FN void sm90_add_four(float *to, const float *x) {
     emu_aligned(to, 16);
     for (int i = 0; i < 4; ++i) dev_add(to + i, x[i]);

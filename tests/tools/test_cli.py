@@ -210,6 +210,10 @@ class Cli(CommandTest):
                                ("s384d8:blockmask:draw_chunk", "33.33% visible, 0.00% partial")):
             done = sternway("explain", "--backend", "cpu", f"attn_bwd:f32:b1h2{options}")
             self.assertIn(f"tiles of 128x128, masks as drawn: {words}\n", done.stdout)
+            tiles = json.loads(sternway("explain", "--json", "--backend", "cpu", f"attn_bwd:f32:b1h2{options}").stdout)["mask_tiles"]
+            self.assertEqual("{visible:.2%} visible, {partial:.2%} partial".format(**tiles), words)
+        document = json.loads(sternway("explain", "--json", "--backend", "cpu", "attn_bwd:f32:b1h2s384d8:causal_tl").stdout)
+        self.assertNotIn("mask_tiles", document)
 
     def test_explain_names_the_condition_that_fails(self):
         rules = self.path("rules.txt")

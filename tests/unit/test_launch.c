@@ -124,6 +124,7 @@ static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wa
     uint64_t sums = l.part_sums ? (uint64_t)(heads_kv * list) * 2 * l.bn * l.part_cols * sizeof(float) : 0;
     /* sm90's own main loop lists what masks leave, and has no use for the lists of what they hide */
     uint64_t visible = (uint64_t)list * l.visible_heads;
+    uint64_t orders = ordered ? visible * l.visible_rows * l.visible_length * 32 : STW_SM90_VISIBLE_FRONT + visible;
     uint64_t tiles = visible ? 0 : (uint64_t)l.hidden_tiles, intervals = tiles * l.interval_heads;
     place places[] = {
         {(uintptr_t)l.stats, blocks * row * sizeof(float)},
@@ -140,6 +141,7 @@ static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wa
         {(uintptr_t)l.hidden_bits, tiles * l.block_heads * (uint64_t)l.hidden_words * 2 * sizeof(uint32_t)},
         {(uintptr_t)l.visible_blocks, visible * STW_SM90_VISIBLE_BLOCK_BYTES},
         {(uintptr_t)l.visible_words, visible * l.visible_rows * l.visible_length * STW_SM90_VISIBLE_WORD_BYTES},
+        {(uintptr_t)l.visible_next, l.visible_next ? orders * sizeof(uint16_t) : 0},
     };
     check_places(places, sizeof places / sizeof *places, steps.workspace);
     assert_true(l.width >= p->head_dim_qk && l.k_blocks * l.bn >= p->max_seq_kv);

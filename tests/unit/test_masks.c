@@ -70,6 +70,16 @@ static void tree(void **state) {
         }
 }
 
+/* Each node of a long chain is below the one before it; quadratic work would take half a minute. */
+static void deep_tree(void **state) {
+    (void)state;
+    enum { NODES = 1 << 18 };
+    static int32_t parent[NODES], starts[NODES + 1], ends[NODES];
+    for (int n = 0; n < NODES; ++n) parent[n] = n - 1, starts[n + 1] = n + 1;
+    assert_int_equal(stw_mask_tree(parent, starts, NODES, ends), STW_OK);
+    for (int n = 0; n < NODES; ++n) assert_int_equal(ends[n], NODES);
+}
+
 static int in_band(void *user, int64_t i, int64_t j) { return i - j < *(const int *)user && j <= i; }
 static int in_blocks(void *user, int64_t i, int64_t j) {
     (void)user;
@@ -129,8 +139,8 @@ static void refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents), cmocka_unit_test(prefix_sliding_padding),
-        cmocka_unit_test(tree),      cmocka_unit_test(blocks),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(tree),      cmocka_unit_test(deep_tree),
+        cmocka_unit_test(blocks),    cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

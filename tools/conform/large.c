@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/dtype.h"
+#include "common/params/attn_hidden.h"
 #include "tools/problem/jagged.h"
 
 #define FAR (INT64_C(1) << 31)
@@ -27,13 +28,28 @@ static void spread(stw_attn_strides *s, int which) {
     else *s = (stw_attn_strides){.batch = 4096, .head = 256, .seq = FAR / 32 + 9};
 }
 
+/* Likewise what masks in memory have: `which` 2 is a key's bounds, and blocks of keys of a block mask. */
+static void spread_masks(stw_attn_desc *d, int which) {
+    if (d->interval_form) {
+        const stw_interval_strides far[] = {{FAR + 11, 1024, 8, 1}, {2048, FAR + 12, 8, 1}, {64, 8, FAR / 32 + 9, 2}};
+        d->intervals = far[which];
+    }
+    if (d->flags & STW_ATTN_BLOCK_MASK) {
+        const stw_block_mask_strides far[] = {{FAR + 11, 64, 8, 1}, {128, FAR + 12, 8, 1}, {64, 8, 1, FAR + 13}};
+        d->block_mask = far[which];
+    }
+}
+
 static int add_far(conform_list *list, const char *line, int which, int bias) {
     stw_problem p;
     char text[CONFORM_LINE_MAX];
     if (stw_problem_parse(line, &p)) return 0;
     stw_attn_strides *rows[] = {&p.desc.q,  &p.desc.k,  &p.desc.v,   &p.desc.out,  &p.desc.dout, &p.desc.dq,
                                 &p.desc.dk, &p.desc.dv, &p.desc.lse, &p.desc.dlse, &p.desc.delta};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) spread(rows[i], which);
+    /* two blocks of keys have so many that they would not fit, far apart as well */
+    const int near = which == 2 && p.desc.flags & STW_ATTN_BLOCK_MASK;
+    for (size_t i = 0; !near && i < sizeof rows / sizeof *rows; ++i) spread(rows[i], which);
+    spread_masks(&p.desc, which);
     if (bias) {
         p.desc.bias.query = p.desc.dbias.query = FAR / 32 + 9;
         p.desc.bias.head = p.desc.dbias.head = p.desc.bias.head ? 256 : 0;
@@ -55,9 +71,11 @@ int conform_list_large(conform_list *list) {
                                          "attn_bwd:f32:b1h1s16777300x16d128:dropout0.1:det:grads_q"};
     static const char *const far[] = {"attn_bwd:bf16:b2h2s33x40d64:causal_br",
                                       "attn_bwd:f32:b2h2k1s35x33d40:dlse:delta_out",
-                                      "attn_bwd:f16:b2h2s33x35d128:dropout0.2:sink:grads_qkvs"};
+                                      "attn_bwd:f16:b2h2s33x35d128:dropout0.2:sink:grads_qkvs",
+                                      "attn_bwd:bf16:b2h2s33x40d64:intervals_two:mask_heads",
+                                      "attn_bwd:f16:b2h2s150x135d64:causal_tl:blockmask:mask_heads"};
     for (int which = 0; which < 3; ++which)
-        for (int i = 0; i < 3; ++i)
+        for (size_t i = 0; i < sizeof far / sizeof *far; ++i)
             if (!add_far(list, far[i], which, 0)) return 0;
     if (!add_far(list, "attn_bwd:bf16:b2h2s33x40d64:bias_bhqk:grads_qkvb", 0, 1) ||
         !add_far(list, "attn_bwd:f32:b2h2s33x40d64:bias_1hqk:grads_b", 1, 1))
@@ -131,7 +149,34 @@ static stw_status copy_bias(const far_case *f, stw_verify_tensor t, unsigned cha
     return STW_OK;
 }
 
+/* Bounds, and bytes of a block mask: of them the third dimension counts bounds, the fourth keys. */
+static stw_status copy_masks(const far_case *f, stw_verify_tensor t, unsigned char *arena, int to_device) {
+    const stw_attn_desc *d = &f->desc, *n = &f->c.problem.desc;
+    const int blocks = t == STW_VERIFY_BLOCK_MASK;
+    const stw_interval_strides of_blocks = {d->block_mask.batch, d->block_mask.head, d->block_mask.key,
+                                            d->block_mask.query},
+                               near_blocks = {n->block_mask.batch, n->block_mask.head, n->block_mask.key,
+                                              n->block_mask.query},
+                               away = blocks ? of_blocks : d->intervals, near = blocks ? near_blocks : n->intervals;
+    const int64_t heads = blocks ? d->heads_q : d->heads_kv,
+                  keys = blocks ? stw_blocks_of(d->max_seq_kv, STW_MASK_BLOCK) : d->max_seq_kv,
+                  bounds = blocks ? stw_blocks_of(d->max_seq_q, STW_MASK_BLOCK) : stw_interval_bounds(d->interval_form);
+    const size_t element = blocks ? 1 : sizeof(int32_t);
+    for (int64_t b = 0; b < d->batch; ++b)
+        for (int64_t at = 0; at < heads * keys * bounds; ++at) {
+            const int64_t h = at / (keys * bounds), j = at / bounds % keys, x = at % bounds;
+            unsigned char *here = arena + f->c.offset[t] +
+                                  (size_t)(b * near.batch + h * near.head + j * near.key + x * near.bound) * element;
+            unsigned char *there =
+                f->device[t] + (size_t)(b * away.batch + h * away.head + j * away.key + x * away.bound) * element;
+            stw_status status = stw_copy(f->context, to_device ? there : here, to_device ? here : there, element, NULL);
+            if (status) return status;
+        }
+    return STW_OK;
+}
+
 static stw_status copy_tensor(const far_case *f, stw_verify_tensor t, unsigned char *arena, int to_device) {
+    if (t == STW_VERIFY_INTERVALS || t == STW_VERIFY_BLOCK_MASK) return copy_masks(f, t, arena, to_device);
     if (t == STW_VERIFY_BIAS || t == STW_VERIFY_DBIAS) return copy_bias(f, t, arena, to_device);
     if (t <= STW_VERIFY_DELTA || (t >= STW_VERIFY_DQ && t <= STW_VERIFY_DV)) return copy_rows(f, t, arena, to_device);
     unsigned char *near = arena + f->c.offset[t];
@@ -185,7 +230,7 @@ static stw_status run_far(far_case *f, stw_verify_result *result) {
 static stw_status check_far(const stw_problem *problem, stw_context *context, stw_verify_result *result) {
     far_case f = {.desc = problem->desc, .context = context};
     stw_problem compact = *problem;
-    stw_problem_layout layout = {0};
+    stw_problem_layout layout = {.mask_heads = f.desc.intervals.head || f.desc.block_mask.head};
     const int64_t bias[4] = {f.desc.bias.batch, f.desc.bias.head, f.desc.bias.query, f.desc.bias.key};
     for (int i = 0; i < 4; ++i) layout.broadcast |= bias[i] ? 0 : 1u << i;
     stw_status status = stw_problem_set_strides(&compact.desc, &layout);

@@ -201,15 +201,33 @@ static void print_text(char *text) {
         stw_tool_print_line(line, 4);
 }
 
-/* What the problem's masks leave of its tiles: kernels leave out what is hidden, and test pairs of what is cut. */
-static void print_masks(const subject *s) {
+/* What the problem's masks leave of its tiles: kernels leave out what is hidden, and test pairs of what is cut. 0: it
+ * has no masks. */
+static int masks_leave(const subject *s, double *visible_out, double *partial_out) {
     int64_t counts[3];
-    if (s->is_jagged || (!s->attn.desc.interval_form && !(s->attn.desc.flags & STW_ATTN_BLOCK_MASK))) return;
-    if (stw_verify_mask_share(&s->attn, counts)) return;
+    if (s->is_jagged || (!s->attn.desc.interval_form && !(s->attn.desc.flags & STW_ATTN_BLOCK_MASK))) return 0;
+    if (stw_verify_mask_share(&s->attn, counts)) return 0;
     double all = (double)(counts[0] + counts[1] + counts[2]);
-    if (all > 0)
-        printf("tiles of 128x128, masks as drawn: %.2f%% visible, %.2f%% partial\n",
-               100 * (double)(counts[1] + counts[2]) / all, 100 * (double)counts[1] / all);
+    *visible_out = (double)(counts[1] + counts[2]) / all;
+    *partial_out = (double)counts[1] / all;
+    return all > 0;
+}
+
+static void print_masks(const subject *s) {
+    double visible, partial;
+    if (masks_leave(s, &visible, &partial))
+        printf("tiles of 128x128, masks as drawn: %.2f%% visible, %.2f%% partial\n", 100 * visible, 100 * partial);
+}
+
+static cJSON *document_of(const char *line, const char *text, const subject *s) {
+    cJSON *document = info_explain_document(line, text);
+    double visible, partial;
+    if (masks_leave(s, &visible, &partial)) {
+        cJSON *tiles = cJSON_AddObjectToObject(document, "mask_tiles");
+        cJSON_AddNumberToObject(tiles, "visible", visible);
+        cJSON_AddNumberToObject(tiles, "partial", partial);
+    }
+    return document;
 }
 
 int stw_tool_explain(int argc, char **argv) {
@@ -232,7 +250,7 @@ int stw_tool_explain(int argc, char **argv) {
     }
     int chosen = text && strstr(text, ": chosen\n");
     if (!status && request.json) {
-        stw_tool_print_json(info_explain_document(request.problem, text));
+        stw_tool_print_json(document_of(request.problem, text, problem));
     } else if (!status) {
         print_text(text);
         print_masks(problem);
