@@ -23,7 +23,7 @@
  * With four panels there is no room for that place: dQ is added from registers, in two halves, each while a half of dK
  * runs.
  *
- * Three more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in the exponents
+ * Three more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
  * of 2, or a softcap, by which 2 ends with tanh; 3 makes P of it, and leaves P (1 - tanh^2) in its registers.
  * C::OUTPUTS: gradients that nobody wants go nowhere, and f32 dK and dV leave every 2048 query rows, since the matrix
  * unit truncates its sums: between two steps, added to what this work tile has in memory already. C::DROPS

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Dropout in sm90's main loop for wide heads: two warps that have neither loads nor dQ decide which scores of the next
- * step are dropped. A bit a score, sixteen queries of a key in a halfword, in two places behind the work tiles: all keys
- * of the first sixteen queries, then those of the next. Warp c of a warpgroup that multiplies has queries 16c.. */
+ * step are dropped. A bit a score, sixteen queries of a key in a halfword, in two places behind the work tiles: all
+ * keys of the first sixteen queries, then those of the next. Warp c of a warpgroup that multiplies has queries 16c.. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_DROPOUT_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_DROPOUT_H
 
