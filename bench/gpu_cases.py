@@ -194,6 +194,17 @@ def dropout():
     return cases
 
 
+def dropout_more():
+    """At wide heads, with ALiBi, with a bias."""
+    cases = [Case(f"dropout, D {dim}", 4, 2048 // dim, 4096, dim, causal, dropout=kind, peers=(PLAIN, FLASH))
+             for dim in (192, 256) for causal, kind in ((True, "flash2"), (True, "philox"), (False, "mem_eff"))]
+    for dim in (64, 128):
+        cases += [Case("dropout and ALiBi", 4, 2048 // dim, 4096, dim, True, alibi=True, dropout=kind, peers=(PLAIN,)) for kind in ("flash2", "philox")]
+        cases += [Case("dropout and a bias", 4, 2048 // dim, 2048, dim, bias=kind, bias_grad=kind[0] == "1", dropout="flash2", peers=(PLAIN,))
+                  for kind in ("1hqk", "b1qk")]
+    return cases
+
+
 def grads():
     return [Case("f32 dK, dV" if kind == "f32" else "accumulated dK, dV", 4, 2048 // dim, 4096, dim, causal, grads=kind, peers=(PLAIN,))
             for kind in ("f32", "acc") for dim in (128, 64) for causal in (True, False)]
@@ -278,5 +289,5 @@ def classes():
             for suite, names in wanted.items() for name in names]
 
 
-SUITES = {suite.__name__: suite for suite in (fa, few_heads, groups, scores, dims, dropout, grads, off16, short, packed, small, cross, near, windows,
-                                              bias, deterministic, f32, masks, classes)}
+SUITES = {suite.__name__: suite for suite in (fa, few_heads, groups, scores, dims, dropout, dropout_more, grads, off16, short, packed, small, cross, near,
+                                              windows, bias, deterministic, f32, masks, classes)}

@@ -3,10 +3,11 @@
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
  * `sm90_wide` or `sm90_tall` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
  * also one each for f32 outputs, for all that is asked of outputs, for ALiBi, softcap, dropout, a bias, and
- * interval and block masks, with the kernels that list what these leave; for wide
- * heads one for ALiBi and softcap, and one for all that is asked of outputs, both for either mode; for `sm90_short` one
- * a type; for `few16` and `few64` one for both modes. What stands before and behind the main loop of `sm90` with the
- * usual options is here, too; with others, and for all other rows, it comes from the sm80 image. */
+ * interval and block masks, with the kernels that list what these leave, and for either mode one of dropout with ALiBi
+ * and one with a bias; for wide heads, for either mode, one for ALiBi and softcap, one for all that is asked of outputs
+ * and, but for `sm90_tall`, one of dropout; for `sm90_short` one a type; for `few16` and `few64` one for both modes.
+ * What stands before and behind the main loop of `sm90` with the usual options is here, too; with others, and for all
+ * other rows, it comes from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
     ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))
@@ -35,7 +36,7 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_visible_sm90(DEV_ARGUMENT stw_attn_lau
 DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launch launch) { sm90_list_order(launch); }
 
 #define KERNEL(id, type, T, hd, mode, ordered, OUT, FEATURE)                                                           \
-    DEV_KERNEL((FEATURE == SM90_DROPOUT ? 384 : 256))                                                                  \
+    DEV_KERNEL((sm90_knows<FEATURE>::DROPOUT ? 384 : 256))                                                             \
     stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {        \
         attn_bwd_sm90<sm90_config<T, hd, SM90_OUT_##OUT>, ordered, FEATURE>(launch, maps, dev_shared);                 \
     }
@@ -52,6 +53,8 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     KERNEL(id, type, T, hd, softcap_ordered, true, PLAIN, SM90_SOFTCAP)                                                \
     KERNEL(id, type, T, hd, dropout, false, PLAIN, SM90_DROPOUT)                                                       \
     KERNEL(id, type, T, hd, dropout_ordered, true, PLAIN, SM90_DROPOUT)                                                \
+    KERNEL(id, type, T, hd, dropout_alibi, SM90_ORDER_ASKED, PLAIN, SM90_DROPOUT_ALIBI)                                \
+    KERNEL(id, type, T, hd, dropout_bias, SM90_ORDER_ASKED, PLAIN, SM90_DROPOUT_BIAS)                                  \
     KERNEL(id, type, T, hd, bias, false, PLAIN, SM90_BIAS)                                                             \
     KERNEL(id, type, T, hd, bias_ordered, true, PLAIN, SM90_BIAS)                                                      \
     KERNEL(id, type, T, hd, masks, false, PLAIN, SM90_MASKS)                                                           \
@@ -83,14 +86,17 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     typedef sm90_wide_config<T, hd> id##_##type;                                                                       \
     typedef sm90_wide_config<T, hd, SM90_WIDE_FEATURES> id##_##type##_features;                                        \
     typedef sm90_wide_config<T, hd, SM90_WIDE_OUTPUTS> id##_##type##_outputs;                                          \
-    WIDE_ALL(id, type)
+    typedef sm90_wide_config<T, hd, SM90_WIDE_DROPOUT> id##_##type##_dropout;                                          \
+    WIDE_ALL(id, type)                                                                                                 \
+    WIDE_KERNEL(id, type, id##_##type##_dropout, dropout, SM90_ORDER_ASKED)
 #define TALL(id, type, T)                                                                                              \
     typedef sm90_tall_config<T> id##_##type;                                                                           \
     typedef sm90_tall_config<T, SM90_WIDE_FEATURES> id##_##type##_features;                                            \
     typedef sm90_tall_config<T, SM90_WIDE_OUTPUTS> id##_##type##_outputs;                                              \
     WIDE_ALL(id, type)
 #define ROW_sm90_wide(id, hd, bm, bn, kb)                                                                              \
-    static_assert(bm == 64 && bn == STW_SM90_WIDE_KEYS(hd) && STW_SM90_WIDE_SMEM(hd) <= kb * 1024u,                    \
+    static_assert(bm == 64 && bn == STW_SM90_WIDE_KEYS(hd) &&                                                          \
+                      STW_SM90_WIDE_SMEM(hd) + STW_SM90_WIDE_DROPPED_BYTES(hd) <= kb * 1024u,                          \
                   "bm, bn and smem_kb of " #id);                                                                       \
     WIDE(id, bf16, dev_bf16, hd) WIDE(id, f16, dev_f16, hd)
 #define ROW_sm90_tall(id, hd, bm, bn, kb)                                                                              \

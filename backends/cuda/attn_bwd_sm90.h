@@ -42,15 +42,17 @@
  * it waits for that of step j in phase 1. In phase 4 it releases that of step j - 1, whose additions came before the
  * barrier, and looks at that of step j + 1; one fence serves both.
  *
- * A kernel knows one feature of single scores (FEATURE, attn_bwd_sm90_features.h) or none. ALiBi adds to the exponents
- * of phase 5. Under softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2),
- * which is all that phase 2 needs. The bias of step j + 1 is asked for in phase 4, into the place of dS(j - 1), and
- * read in phase 5.
+ * A kernel knows one feature of single scores (FEATURE, attn_bwd_sm90_features.h), dropout with ALiBi or a bias, or
+ * none. ALiBi adds to the exponents of phase 5. Under softcap phase 5 ends with tanh instead of P. Phase 1 makes P of
+ * it for dV, and P (1 - tanh^2), which is all that phase 2 needs. The bias of step j + 1 is asked for in phase 4, into
+ * the place of dS(j - 1), and read in phase 5.
  *
  * Dropout (attn_bwd_sm90_dropout.h): a third warpgroup decides what is dropped, a word of bits for 32 values of P(j+1),
  * which is read in phase 5, applied to P in phase 1 and to dP in phase 2. P is P / (1 - p) there, and delta is
  * multiplied by 1 - p. The other two have 232 registers then, 208 of which were operands: so dS goes to shared memory
  * alone, from where dK takes it, too, and dV is made by parts of 32 queries, each begun behind dS of the one before.
+ * With a bias, which waits in the same place, the words come when all warps have read it. These two kernels serve
+ * deterministic mode and the other (SM90_ORDER_ASKED).
  *
  * Interval and block masks (attn_bwd_sm90_masks.h): a work tile's steps are the query blocks that hold a visible pair,
  * which one lane finds two steps ahead and all threads read when the rows have arrived; pairs are tested only in those
@@ -116,14 +118,15 @@ DEV_FN void sm90_acquire_dq_turn(const stw_attn_launch &l, uint32_t at, int bloc
 }
 
 /* The mbarriers, and what the first work tile is, if there is one. */
-template <class C, bool ORDERED, int FEATURE>
+template <class C, int ORDERED, int FEATURE>
 DEV_FN void sm90_take_first_tile(const sm90_barriers<C> &barriers,
                                  const sm90_scheduler<ORDERED, FEATURE == SM90_MASKS> &scheduler, attn_work_tile &tile,
                                  int wave) {
     dev_await_previous();
     if (wave == 0 && sm90_elect()) {
         DEV_UNROLL_FOR (int i = 0; i < barriers.COUNT; ++i) barriers.all(i).init(1);
-        if constexpr (FEATURE == SM90_DROPOUT) sm90_dropout_barriers<C>{barriers.base - C::AT_BARRIERS}.init();
+        if constexpr (sm90_knows<FEATURE>::DROPOUT)
+            sm90_dropout_barriers<C>{barriers.base - C::AT_BARRIERS}.init(sm90_knows<FEATURE>::BIAS ? C::WARPS : 1);
         sm90_fence_mbarrier_init();
         *scheduler.drawn = scheduler.UNDRAWN;
         scheduler.fetch(scheduler.first_number(), tile);
@@ -149,7 +152,7 @@ DEV_FN void sm90_load_first_tile(const Loads &load, Masking &masking, attn_work_
 /* One function of more than 120 lines, whose steps are lambdas. As methods of a struct the same text becomes another
  * kernel (64x128_hd128_f16_plain: 12,214 lines of PTX, not 12,209; 252 registers as before), whose speed nobody
  * knows; so does 128x128_hd64_bf16_ordered where the entry of the next work tile leaves the step. */
-template <class C, bool ORDERED, int FEATURE = SM90_PLAIN>
+template <class C, int ORDERED, int FEATURE = SM90_PLAIN>
 DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem) {
     typedef typename C::T T;
     enum { BM = C::BM, HD = C::HD, SUBNORMAL = !dev_is_f16<T>::yes };
@@ -157,12 +160,17 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     enum { LSE, DELTA };                           /* the statistics of a stage */
     /* a bias or dropout's decisions wait where dS will be written; dV's rows would go where those of the next work
      * tile's first step are awaited */
-    enum { WAITS_FOR_DS = FEATURE == SM90_BIAS || FEATURE == SM90_DROPOUT };
+    typedef sm90_knows<FEATURE> knows;
+    enum { DROPS = knows::DROPOUT, ALIBI = knows::ALIBI, BIAS = knows::BIAS };
+    enum { WAITS_FOR_DS = BIAS || DROPS };
     enum { VALUES_EARLY = C::VALUES_EARLY && !WAITS_FOR_DS };
     /* with a third warpgroup registers lack: dS goes to shared memory alone, and dV is made by PART queries */
-    enum { THIRD = FEATURE == SM90_DROPOUT, PART = sm90_dropout<BM>::PART };
-    enum { STATISTICS = FEATURE != SM90_SOFTCAP && FEATURE != SM90_BIAS }; /* LSE's are read ahead of exponentials */
+    enum { THIRD = DROPS, PART = sm90_dropout<BM>::PART };
+    enum {
+        STATISTICS = FEATURE != SM90_SOFTCAP && !BIAS && !(DROPS && ALIBI)
+    }; /* LSE's are read ahead of exponentials */
     const stw_attn_params &p = l.p;
+    const bool ordered = SM90_IS_ORDERED(l);
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
     const uint32_t base = sm90_shared_address(smem);
     const sm90_barriers<C> barriers = {base + C::AT_BARRIERS};
@@ -179,10 +187,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     if (!dev_uniform(tiles[0].live)) return;
     sm90_load_first_tile(load, *masking, tiles[0], wave);
     [[maybe_unused]] const sm90_dropout_barriers<C> decided = {base};
-    if constexpr (FEATURE == SM90_DROPOUT) {
+    if constexpr (DROPS) {
         if (dev_uniform(wave) >= C::WARPS) {
             sm90_give_registers<SM90_DROPOUT_REST>();
-            sm90_decide<C>(l, tiles, base, barriers.tile());
+            sm90_decide<C, BIAS>(l, tiles, base, barriers.tile());
             return;
         }
         sm90_take_registers<SM90_DROPOUT_REGISTERS>();
@@ -215,7 +223,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     };
     auto keys_are_subnormal = [&](int place) {
         const char *const keys = smem + C::AT_K + place * C::KEYS_BYTES, *const values = smem + C::AT_V;
-        if constexpr (FEATURE == SM90_DROPOUT) return sm90_keys_are_subnormal_alone<C>(keys, values);
+        if constexpr (DROPS) return sm90_keys_are_subnormal_alone<C>(keys, values);
         else return sm90_keys_are_subnormal<C>(keys, values);
     };
     /* Zeros in rows of a stage that take part in nothing, when they have arrived, and no product is under way. */
@@ -274,7 +282,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
         if (special & SM90_DEAD_ROWS) {
             const float *lse = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + here % 4 * 2;
-            sm90_mask_dead_rows<FEATURE == SM90_BIAS>(s, lse, FEATURE == SM90_SOFTCAP ? SM90_CAP_HIDDEN : 0.0f);
+            sm90_mask_dead_rows<BIAS>(s, lse, FEATURE == SM90_SOFTCAP ? SM90_CAP_HIDDEN : 0.0f);
         }
     };
     uint32_t flip = 0; /* which place of dS */
@@ -340,7 +348,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     sm90_alibi alibi;
     /* What features need of the next scores: ahead of products, which is rare, and while they run. */
     auto features_ahead = [&](bool live) {
-        if constexpr (FEATURE == SM90_BIAS) {
+        if constexpr (BIAS) {
             if (!sm90_bias<C>::fits(l))
                 sm90_bias<C>::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
                                    C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
@@ -348,46 +356,57 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     };
     auto features = [&](bool live) {
         const sm90_place at = {16 * wave, lane};
-        if constexpr (FEATURE == SM90_BIAS) { /* into the place of dS(j - 1), whose products have ended */
+        if constexpr (BIAS) { /* into the place of dS(j - 1), whose products have ended */
             if (sm90_bias<C>::fits(l))
                 sm90_bias<C>::fetch(l, tiles[turn & 1], it, live && it.left > it.idle,
                                     base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
-        if constexpr (FEATURE == SM90_ALIBI) alibi = sm90_alibi::of(l, tiles[turn & 1], it.head, it.block, BM, at);
+        if constexpr (ALIBI) alibi = sm90_alibi::of(l, tiles[turn & 1], it.head, it.block, BM, at);
     };
     /* S to P, with dropout to P / (1 - p); under softcap to its tanh. */
     auto exponentials = [&](float2(&lse)[PIECES], int stage) {
-        if constexpr (FEATURE == SM90_DROPOUT) {
+        if constexpr (DROPS && STATISTICS) {
             DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) lse[i].x -= maps.log_kept, lse[i].y -= maps.log_kept;
         }
         if constexpr (FEATURE == SM90_SOFTCAP) sm90_tanh(s, maps.factor);
-        else if constexpr (FEATURE == SM90_ALIBI)
+        else if constexpr (ALIBI && DROPS) {
+            const float *first = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
+            sm90_exponentials_alibi_dropped(s, first, maps.factor, maps.log_kept, alibi);
+        } else if constexpr (ALIBI)
             sm90_exponentials_alibi(s, lse, maps.factor, alibi, (p.features & STW_FEAT_ALIBI_COLUMN) != 0);
-        else if constexpr (FEATURE == SM90_BIAS) {
+        else if constexpr (BIAS) {
             typedef sm90_bias<C> bias;
             const uint32_t from = ds_to + (flip ^ 1) * C::DS_BYTES;
             const float *first = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
             bias::arrive(l, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
-            bias::add(s, first, maps.factor, from);
+            bias::template add<DROPS>(s, first, maps.factor, maps.log_kept, from);
             DEV_UNROLL_FOR (int i = 0; i < VALUES; ++i) s[i] = dev_exp2_fast(s[i]);
             if (p.bias_dtype == STW_U8) bias::hide(s, from);
+            if constexpr (DROPS) { /* decisions go where this warp's part of the bias was */
+                __syncwarp();
+                if (sm90_elect()) decided.empty().arrive();
+            }
         } else sm90_exponentials(s, lse, maps.factor);
     };
     features_ahead(true);
     features(true);
-    if constexpr (FEATURE == SM90_DROPOUT) {
+    if constexpr (DROPS && !BIAS) {
         decided.full().wait(0);
         dropped.load(ds_to);
     }
     if (STATISTICS) sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
     exponentials(lse, 0);
+    if constexpr (DROPS && BIAS) { /* behind the bias, which was there */
+        decided.full().wait(0);
+        dropped.load(ds_to);
+    }
     if (special & (SM90_MASKED | SM90_DEAD_ROWS)) mask_scores(it, 0);
 
     /* This thread's 32 values of dQ, four at a time. Head_dim 96: the second warpgroup has half as many. */
     auto add_dq = [&](float *to, bool adds) {
         DEV_UNROLL_FOR (int i = 0; i < 8; ++i)
             if (HD != 96 || i < 4 || group == 0) {
-                if (ORDERED || C::GENERAL) sm90_add_four_if(adds, to + i * (C::THREADS * 4), dq + 4 * i);
+                if (ORDERED != 0 || C::GENERAL) sm90_add_four_if(adds, to + i * (C::THREADS * 4), dq + 4 * i);
                 else sm90_add_four(to + i * (C::THREADS * 4), dq + 4 * i);
             }
     };
@@ -426,22 +445,23 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             mma_AB_rows<0, BM / 2>(dv, p16, dout);
             if (masked) sm90_capped_exponentials<T, true, PIECES / 2, PIECES>(p16, s, lse, maps.cap);
             else sm90_capped_exponentials<T, false, PIECES / 2, PIECES>(p16, s, lse, maps.cap);
-        } else if constexpr (FEATURE == SM90_DROPOUT) {
+        } else if constexpr (DROPS) {
             dropped.template pack<T, 0>(p16, s);
         } else {
             DEV_UNROLL_FOR (int i = 0; i < BM / 4; ++i) p16[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
         }
         sm90_mma_fence();
         if constexpr (FEATURE == SM90_SOFTCAP) mma_AB_rows<BM / 2, BM>(dv, p16, dout);
-        else if constexpr (FEATURE == SM90_DROPOUT) mma_AB_rows<0, PART>(dv, p16, dout);
+        else if constexpr (DROPS) mma_AB_rows<0, PART>(dv, p16, dout);
         else mma_AB(dv, p16, dout);              /* dV += P^T dO */
         if (LAST && wave == 1 && sm90_elect()) { /* while the products run: what the next work tile is */
             barriers.tile().wait((turn + 1) & 1);
             if (next.live) masking->find(next, p);
         }
         /* idle steps of parts: an addition of 0 flushes a subnormal sum */
-        const bool adds = (!(ORDERED || C::GENERAL) || it.left > it.idle) && (!C::GENERAL || (p.outputs & STW_OUT_DQ));
-        if (ORDERED && wave == KEEPER && adds) {
+        const bool adds =
+            (!(ORDERED != 0 || C::GENERAL) || it.left > it.idle) && (!C::GENERAL || (p.outputs & STW_OUT_DQ));
+        if (ordered && wave == KEEPER && adds) {
             if constexpr (MASKS) {
                 if (sm90_elect() && last_there != (uint32_t)tile.block) sm90_acquire_dq_turn(l, at, tile.block);
             } else if (sm90_elect() && last_there != (uint32_t)tile.block + 1)
@@ -455,27 +475,27 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_mma_wait<FEATURE == SM90_SOFTCAP ? 2 : 1>(dp);
         if (!THIRD) sm90_statistics<C>(delta, smem, stage, DELTA, lane, C::DELTA_AHEAD, PIECES);
         [[maybe_unused]] const bool masked = (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0;
-        if constexpr (FEATURE == SM90_DROPOUT) {
+        if constexpr (DROPS) {
             const float *const from =
                 (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + BM + lane % 4 * 2;
             const uint32_t to = ds_to + flip * C::DS_BYTES;
-            dropped.template gradients<T, 0>(to, dp, s, from, maps.kept, masked);
+            dropped.template gradients<T, 0, BIAS>(to, dp, s, from, maps.kept, !BIAS && masked);
             dropped.each_part([&](auto part) {
                 enum { AT = decltype(part)::part };
                 dropped.template pack<T, AT>(p16, s);
                 sm90_mma_fence();
                 mma_AB_rows<AT * PART, AT * PART + PART>(dv, p16, dout);
-                dropped.template gradients<T, AT>(to, dp, s, from, maps.kept, masked);
+                dropped.template gradients<T, AT, BIAS>(to, dp, s, from, maps.kept, !BIAS && masked);
             });
         } else {
-            if constexpr (FEATURE == SM90_BIAS) sm90_score_gradients_selected<T>(ds16, dp, s, delta);
+            if constexpr (BIAS) sm90_score_gradients_selected<T>(ds16, dp, s, delta);
             else sm90_score_gradients<T>(ds16, dp, s, delta, masked);
             DEV_UNROLL_FOR (int i = 0; i < BM / 16; ++i)
                 sm90_stmatrix_trans(ds_to + flip * C::DS_BYTES + i * 2048, ds16 + 4 * i);
         }
         sm90_fence_async_shared();
         sm90_cta_sync();
-        if (FEATURE == SM90_DROPOUT && wave == KEEPER && sm90_elect()) decided.empty().arrive();
+        if (DROPS && !BIAS && wave == KEEPER && sm90_elect()) decided.empty().arrive();
 
         /* 3: loads of step j + 2 */
         const int stage_before = stage == 0 ? C::STAGES - 1 : stage - 1;
@@ -515,7 +535,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if constexpr (THIRD) mma_AtB(dk, ds_mine, q);
         else mma_AB(dk, ds16, q); /* dK += dS^T Q */
         features(follows);
-        if (ORDERED) {
+        if (ordered) {
             if (wave == KEEPER) {
                 if (follows) last_there = sm90_load_relaxed(l.dq_semaphore + it.at);
                 release_dq_semaphore(tile);
@@ -536,7 +556,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         float *const to =
             l.dq + (int64_t)at * (BM * C::WIDTH) + ((BM == 64 ? warp * 2 + group : wave) * DEV_WAVE + lane) * 4;
         float2 lse[PIECES];
-        const uint32_t of_step = LAST && ORDERED ? 0u : of_tile; /* the next one's keys are looked at later */
+        const uint32_t of_step = LAST && ORDERED != 0 ? 0u : of_tile; /* the next one's keys are looked at later */
         if (STATISTICS) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, 0, C::LSE_AHEAD);
         sm90_mma_wait<2>(s);
         if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step | between(it));
@@ -548,7 +568,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if (special & (SM90_MASKED | SM90_DEAD_ROWS))
             mask_scores(it, stage_next); /* and ptxas may not let the exponentials sink behind this use of them */
         if (follows) barriers.dout(stage_next).wait(phase_next);
-        if constexpr (FEATURE == SM90_DROPOUT) {
+        if constexpr (DROPS) {
             if (follows) decided.full().wait(flip ^ 1);
             dropped.load(ds_to + (flip ^ 1) * C::DS_BYTES);
         }
@@ -605,12 +625,12 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         else follows = step(sm90_flag<true>(), sm90_flag<false>());
         sm90_pin(dk);
         const attn_work_tile &tile = tiles[(turn & 1) ^ 1];
-        if (ORDERED) { /* before another work tile's semaphore is awaited, or the two would wait for each other */
+        if (ordered) { /* before another work tile's semaphore is awaited, or the two would wait for each other */
             sm90_cta_sync();
             if (wave == KEEPER) release_dq_semaphore(tile);
             due = SM90_NOTHING_DUE;
         }
-        if (WAITS_FOR_DS && !ORDERED) sm90_warpgroup_sync(group); /* its warps have read what was there */
+        if (WAITS_FOR_DS && !ordered) sm90_warpgroup_sync(group); /* its warps have read what was there */
         if (!VALUES_EARLY) {
             sm90_pin(dv);
             store(tile, dv, p.dv, STW_VECTOR_DV, p.head_dim_v, 1.0f, flip);

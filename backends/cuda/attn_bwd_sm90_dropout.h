@@ -4,7 +4,8 @@
  * while the other two multiply: its warp c decides for the warps 2c and 2c + 1 of those, a bit a value, in the order of
  * a thread's values. The words of step j lie where dS(j) will be written, each lane's where its own warp will write:
  * there is no other place, and they are read before. So they may come behind the CTA's barrier of step j - 1 (`empty`),
- * and are read in its phase 5 (`full`). The warpgroup is a step ahead in its registers. */
+ * and are read in its phase 5 (`full`). The warpgroup is a step ahead in its registers. With a bias, which waits there,
+ * too, they come when all warps have read it in phase 5. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_DROPOUT_H
 #define STW_CUDA_ATTN_BWD_SM90_DROPOUT_H
 
@@ -22,9 +23,10 @@ template <class C> struct sm90_dropout_barriers {
 
     DEV_METHOD sm90_mbarrier full() const { return sm90_mbarrier{base + AT}; }
     DEV_METHOD sm90_mbarrier empty() const { return sm90_mbarrier{base + AT + 8}; }
-    DEV_METHOD void init() const {
+    /* `readers`: what says that decisions may come. */
+    DEV_METHOD void init(int readers) const {
         full().init(WARPS);
-        empty().init(1);
+        empty().init(readers);
     }
 };
 
@@ -68,8 +70,9 @@ template <int BM> struct sm90_dropout {
             to[i] = dev_pack(T(), p[2 * i], p[2 * i + 1]) & ~dropped(i);
     }
     /* dS = P (dP Z (1 - p) - delta (1 - p)) of these queries to 16 bits in shared memory; P and the statistics as
-     * above, `delta` this thread's first. `masked`: dP may be infinite or no number where P is 0. */
-    template <class T, int AT, int VALUES>
+     * above, `delta` this thread's first. SIGNED: delta is not negated, and dS is 0 where P is. `masked`: dP may be
+     * infinite or no number where P is 0. */
+    template <class T, int AT, bool SIGNED, int VALUES>
     DEV_METHOD void gradients(uint32_t to, float (&dp)[VALUES], const float (&p)[VALUES], const float *delta,
                               const float &kept_part, bool masked) {
         if (masked) {
@@ -80,10 +83,12 @@ template <int BM> struct sm90_dropout {
             DEV_UNROLL_FOR (int k = 0; k < 2; ++k) {
                 float2 d = *(const float2 *)(const void *)(delta + 16 * i + 8 * k);
                 d.x *= kept_part, d.y *= kept_part;
+                if (SIGNED) d.x = -d.x, d.y = -d.y;
                 DEV_UNROLL_FOR (int a = 0; a < 2; ++a) {
                     const int e = 8 * i + 4 * k + 2 * a;
-                    w[2 * k + a] =
-                        dev_pack(T(), p[e] * (kept(e, dp[e]) + d.x), p[e + 1] * (kept(e + 1, dp[e + 1]) + d.y));
+                    float x = p[e] * (kept(e, dp[e]) + d.x), y = p[e + 1] * (kept(e + 1, dp[e + 1]) + d.y);
+                    if (SIGNED) x = p[e] != 0.0f ? x : 0.0f, y = p[e + 1] != 0.0f ? y : 0.0f;
+                    w[2 * k + a] = dev_pack(T(), x, y);
                 }
             }
             sm90_stmatrix_trans(to + i * 2048, w);
@@ -121,6 +126,13 @@ template <int N> struct sm90_philox {
         return bits;
     }
 };
+
+/* Rows start where a call of the map decides several values. Always so in FlashAttention-2's map. */
+DEV_FN bool sm90_dropout_fits(const stw_attn_params &p, const attn_work_tile &tile, uint64_t offset) {
+    if (p.dropout_map == STW_DROPOUT_FLASH2) return true;
+    if (p.dropout_map == STW_DROPOUT_PHILOX) return (dev_uniform((int)tile.seq.q.offset) & 3) == 0;
+    return (dev_uniform((int)((uint32_t)offset | (uint32_t)tile.seq.kv.rows)) & 3) == 0;
+}
 
 /* What a warp of the third warpgroup decides in a step: the words of its lanes in two warps that multiply. A lane there
  * has keys lane / 4 and 8 more, queries lane % 4 * 2 and one more of each eight. */
@@ -256,12 +268,6 @@ template <class C> struct sm90_decisions {
                 word[half][w] = bits;
             }
     }
-    /* Rows start where a call of the map decides several values. Always so in FlashAttention-2's map. */
-    DEV_FN bool fits(const stw_attn_params &p, const attn_work_tile &tile, uint64_t offset) {
-        if (p.dropout_map == STW_DROPOUT_FLASH2) return true;
-        if (p.dropout_map == STW_DROPOUT_PHILOX) return (dev_uniform((int)tile.seq.q.offset) & 3) == 0;
-        return (dev_uniform((int)((uint32_t)offset | (uint32_t)tile.seq.kv.rows)) & 3) == 0;
-    }
     /* Query block `block` of head `head`; keys from `first` of the work tile. */
     DEV_METHOD void make(const stw_attn_params &p, uint64_t offset, const attn_work_tile &tile, int head, int block,
                          int first, bool fits, int lane) {
@@ -276,8 +282,8 @@ template <class C> struct sm90_decisions {
     }
 };
 
-/* The third warpgroup: the same work tiles and steps as the others. */
-template <class C>
+/* The third warpgroup: the same work tiles and steps as the others. BEHIND_BIAS: the bias of the step has been read. */
+template <class C, bool BEHIND_BIAS>
 DEV_FN void sm90_decide(const stw_attn_launch &l, const attn_work_tile *tiles, uint32_t base, sm90_mbarrier arrived) {
     typedef sm90_decisions<C> decisions;
     const stw_attn_params &p = l.p;
@@ -292,7 +298,7 @@ DEV_FN void sm90_decide(const stw_attn_launch &l, const attn_work_tile *tiles, u
         const attn_work_tile &tile = tiles[turn & 1];
         arrived.wait(turn & 1);
         if (!dev_uniform(tile.live)) return;
-        const bool fits = decisions::fits(p, tile, offset);
+        const bool fits = sm90_dropout_fits(p, tile, offset);
         sm90_block_iterator it = sm90_block_iterator::begin(tile, l);
         DEV_ROLLED for (;;) {
             decisions of;
@@ -301,7 +307,7 @@ DEV_FN void sm90_decide(const stw_attn_launch &l, const attn_work_tile *tiles, u
             DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
                 DEV_UNROLL_FOR (int w = 0; w < decisions::WORDS; ++w)
                     of.word[half][w] = decisions::by_bytes(of.word[half][w]);
-            barriers.empty().wait(flip ^ 1);
+            barriers.empty().wait(BEHIND_BIAS ? flip : flip ^ 1);
             const uint32_t to = base + C::AT_DS + flip * C::DS_BYTES + sm90_place_of_lane<C>(wave, sm90_lane_anew());
             DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
                 DEV_UNROLL_FOR (int w = 0; w < decisions::WORDS; ++w) /* the second warp's: two pieces further */

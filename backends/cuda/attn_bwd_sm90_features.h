@@ -9,7 +9,23 @@
 #include "attn_bwd_sm90_scheduler.h"
 
 /* What a kernel knows besides bands of the mask. SM90_PLAIN kernels have no code of the others. */
-enum { SM90_PLAIN, SM90_ALIBI, SM90_SOFTCAP, SM90_DROPOUT, SM90_BIAS, SM90_MASKS };
+enum {
+    SM90_PLAIN,
+    SM90_ALIBI,
+    SM90_SOFTCAP,
+    SM90_DROPOUT,
+    SM90_BIAS,
+    SM90_MASKS,
+    SM90_DROPOUT_ALIBI,
+    SM90_DROPOUT_BIAS
+};
+template <int FEATURE> struct sm90_knows {
+    enum {
+        DROPOUT = FEATURE == SM90_DROPOUT || FEATURE == SM90_DROPOUT_ALIBI || FEATURE == SM90_DROPOUT_BIAS,
+        ALIBI = FEATURE == SM90_ALIBI || FEATURE == SM90_DROPOUT_ALIBI,
+        BIAS = FEATURE == SM90_BIAS || FEATURE == SM90_DROPOUT_BIAS
+    };
+};
 
 /* The first of a thread's queries and keys; `row_of_keys`: the first of the warp's sixteen keys. */
 struct sm90_place {
@@ -56,6 +72,21 @@ DEV_FN void sm90_exponentials_alibi(float (&s)[VALUES], float2 (&lse)[PIECES], c
             float &x = s[4 * i + e];
             x = dev_exp2_fast(fmaf(x, factor, e % 2 ? lse[i].y : lse[i].x) - fabsf(distance));
         }
+}
+
+/* The same with dropout, P / (1 - p). The statistics are read as they are wanted: registers lack. */
+template <int VALUES>
+DEV_FN void sm90_exponentials_alibi_dropped(float (&s)[VALUES], const float *lse, const float &factor,
+                                            const float &log_kept, const sm90_alibi &alibi) {
+    const float all = alibi.base - log_kept;
+    DEV_UNROLL_FOR (int i = 0; i < VALUES / 4; ++i) {
+        const float2 both = *(const float2 *)(const void *)(lse + 8 * i);
+        DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
+            const float distance = fmaf((float)(8 * i + e % 2), alibi.step, alibi.origin[e / 2]);
+            float &x = s[4 * i + e];
+            x = dev_exp2_fast(fmaf(x, factor, (e % 2 ? both.y : both.x) + all) - fabsf(distance));
+        }
+    }
 }
 
 /* ---- softcap ---- */
@@ -190,8 +221,10 @@ template <class C> struct sm90_bias {
         const uint32_t high = ~(((x & 0x7F7F7F7Fu) + 0x7F7F7F7Fu) | x) & 0x80808080u;
         return (high >> 7) * 255u;
     }
-    /* S -> S c + (bias - LSE) log2(e) in place. `lse`: of this thread's first query; `from`: as sm90_stmatrix_trans. */
-    template <int VALUES> DEV_FN void add(float (&s)[VALUES], const float *lse, const float &factor, uint32_t from) {
+    /* S -> S c + (bias - LSE) log2(e) in place, DROPS: less log2(1 - p), `log_kept`. `lse`: of this thread's first
+     * query; `from`: as sm90_stmatrix_trans. */
+    template <bool DROPS, int VALUES>
+    DEV_FN void add(float (&s)[VALUES], const float *lse, const float &factor, const float &log_kept, uint32_t from) {
         DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
             uint32_t w[4];
             sm90_ldmatrix_trans(w, from + i * NEXT);
@@ -199,8 +232,8 @@ template <class C> struct sm90_bias {
                          second = *(const float2 *)(const void *)(lse + 16 * i + 8);
             DEV_UNROLL_FOR (int e = 0; e < 8; ++e) {
                 const float2 both = e < 4 ? first : second;
-                const float bias = dev_half_of(T(), w[e / 2], e % 2);
-                s[8 * i + e] = fmaf(s[8 * i + e], factor, (bias - (e % 2 ? both.y : both.x)) * DEV_LOG2E);
+                const float bias = dev_half_of(T(), w[e / 2], e % 2), x = bias - (e % 2 ? both.y : both.x);
+                s[8 * i + e] = fmaf(s[8 * i + e], factor, DROPS ? fmaf(x, DEV_LOG2E, -log_kept) : x * DEV_LOG2E);
             }
         }
     }

@@ -350,7 +350,10 @@ DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &ma
     attn_work_tile *const tiles =
         (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, alternately */
     sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
-    if (wave == C::WARPS && sm90_elect()) barriers.init(C::WARPS + keeps);
+    if (wave == C::WARPS && sm90_elect()) {
+        if constexpr (C::DROPS) sm90_wide_dropped<C>{base}.init();
+        barriers.init(C::WARPS + keeps + 2 * C::DROPS);
+    }
     dev_await_previous();
     dev_barrier();
     if (wave >= C::WARPS) {
@@ -360,6 +363,8 @@ DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &ma
             const sm90_scheduler<ORDERED> scheduler = {l, NULL, barriers.tile()};
             sm90_wide_load<C, ORDERED>(load, scheduler, tiles, masking);
         }
+        if constexpr (C::DROPS)
+            if (dev_uniform(wave) > C::WARPS + 1) sm90_wide_decide<C>(l, barriers, smem, tiles);
         if (wave == C::WARPS + 1) {
             if constexpr (!C::DIRECT) sm90_wide_reduce<C, ORDERED>(l, barriers, smem, tiles);
             else if constexpr (ORDERED) {

@@ -23,14 +23,17 @@
  * With four panels there is no room for that place: dQ is added from registers, in two halves, each while a half of dK
  * runs.
  *
- * Two more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in the exponents
+ * Three more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
  * of 2, or a softcap, by which 2 ends with tanh; 3 makes P of it, and leaves P (1 - tanh^2) in its registers.
  * C::OUTPUTS: gradients that nobody wants go nowhere, and f32 dK and dV leave every 2048 query rows, since the matrix
- * unit truncates its sums: between two steps, added to what this work tile has in memory already. */
+ * unit truncates its sums: between two steps, added to what this work tile has in memory already. C::DROPS
+ * (attn_bwd_sm90_wide_dropout.h): two more warps decide what is dropped, which 3 reads; P is P / (1 - p), delta is
+ * multiplied by 1 - p. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
 #include "attn_bwd_sm90.h"
+#include "attn_bwd_sm90_wide_dropout.h"
 #include "attn_bwd_sm90_wide_epilogue.h"
 #include "attn_bwd_sm90_wide_features.h"
 #include "attn_bwd_sm90_wide_loads.h"
@@ -175,7 +178,8 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     };
     /* S has come: P, under softcap its tanh, and what is special about the step. */
     auto probabilities = [&](bool plain, int stage) {
-        const float2 lse = statistics(stage, 0);
+        float2 lse = statistics(stage, 0);
+        if constexpr (C::DROPS) lse.x -= maps.log_kept, lse.y -= maps.log_kept; /* P / (1 - p) */
         if (capped) sm90_tanh(s, maps.factor);
         else if constexpr (C::FEATURES) {
             const sm90_wide_alibi<C> alibi = sm90_wide_alibi<C>::of(
@@ -210,7 +214,13 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     /* 3 and 4 of a step; P is to be published. */
     auto gradients = [&](uint32_t at0) {
         auto as_they_are = [&](int i) { return dev_pack(T(), s[i], s[i + 1]); };
-        if (!capped) put_scores(C::AT_P, as_they_are);
+        if constexpr (C::DROPS) {
+            sm90_wide_dropped<C>{base}.full(at.place).wait(at.parity);
+            const auto dropped = sm90_wide_dropped_scores<C>::of(smem, at.place);
+            put_scores(C::AT_P, [&](int i) {
+                return dev_pack(T(), s[i], s[i + 1]) & ~sm90_signs(dropped.piece(i / 4), i & 2 ? 0xBB99u : 0xAA88u);
+            });
+        } else if (!capped) put_scores(C::AT_P, as_they_are);
         else if constexpr (C::FEATURES) { /* P, and P times the derivative in the place of tanh */
             const float2 lse = statistics(at.place, 0);
             put_scores(C::AT_P, [&](int i) {
@@ -221,12 +231,19 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_cta_sync<C::THREADS>();
         begin_dv(at0, at_dout.place);
         sm90_mma_wait<1>(dp);
-        const float2 delta = statistics(at.place, C::BM);
+        float2 delta = statistics(at.place, C::BM);
+        if constexpr (C::DROPS) {
+            delta.x *= maps.kept, delta.y *= maps.kept;
+            const auto dropped = sm90_wide_dropped_scores<C>::of(smem, at.place);
+            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
+                dp[i] = dropped.piece(i / 4) & 1u << (7 + i % 2 * 16 + (i & 2) * 4) ? 0.0f : dp[i];
+        }
         if (special & (SM90_MASKED | SM90_DEAD_ROWS)) {
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) dp[i] = s[i] != 0.0f ? dp[i] : 0.0f;
         }
         DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) s[i] *= dp[i] + (i & 2 ? delta.y : delta.x);
         put_scores(C::AT_DS, as_they_are);
+        if constexpr (C::DROPS) arrive(sm90_wide_dropped<C>{base}.empty(at.place));
         sm90_fence_async_shared();
         sm90_cta_sync<C::THREADS>();
     };

@@ -4,10 +4,11 @@
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_CONFIG_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_CONFIG_H
 
+#include "attn_bwd_sm90_wide_sizes.h"
 #include "mma_sm90.h"
 
-/* What a kernel knows: ALiBi or a softcap; f32 dK and dV, and gradients that nobody wants. */
-enum { SM90_WIDE_PLAIN, SM90_WIDE_FEATURES, SM90_WIDE_OUTPUTS };
+/* What a kernel knows: ALiBi or a softcap; f32 dK and dV, and gradients that nobody wants; dropout. */
+enum { SM90_WIDE_PLAIN, SM90_WIDE_FEATURES, SM90_WIDE_OUTPUTS, SM90_WIDE_DROPOUT };
 
 /* HD columns of Q, K, V and dO, in panels of 64. */
 template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config {
@@ -15,6 +16,7 @@ template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config
     enum {
         FEATURES = KIND == SM90_WIDE_FEATURES,
         OUTPUTS = KIND == SM90_WIDE_OUTPUTS,
+        DROPS = KIND == SM90_WIDE_DROPOUT,
         HD = HD_,
         HDV = HD_,
         BM = 64,
@@ -62,10 +64,13 @@ template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config
         AT_EXACT = AT_BARRIERS + 200,   /* dQ in its place: added one by one (add_exact) */
         AT_MASKING = AT_BARRIERS + 208, /* of this work tile and the next */
         AT_TILES = AT_MASKING + 32,
-        BYTES = AT_TILES + 2 * (int)sizeof(attn_work_tile)
+        AT_DROPPED = AT_TILES + 2 * (int)sizeof(attn_work_tile), /* sm90_wide_dropped */
+        MORE = DROPS ? (int)STW_SM90_WIDE_DROPPED_BYTES(HD_) : 0,
+        BYTES = AT_DROPPED + MORE
     };
-    static_assert(BYTES <= (int)STW_SM90_WIDE_SMEM(HD_), "host and device agree on shared memory");
+    static_assert(BYTES <= (int)STW_SM90_WIDE_SMEM(HD_) + MORE, "host and device agree on shared memory");
     static_assert(AT_STATS % 16 == 0 && AT_TILES % 16 == 0, "places that bulk copies write");
+    static_assert(AT_DROPPED % 8 == 0, "an mbarrier's place");
     static_assert(EACH * GROUPS == PANELS && GROUP_KEYS % 8 == 0 && BN % 16 == 0, "whole matrices");
     template <int COLS, int ROWS> DEV_FN int panel_at(int place) { return place; }
 };

@@ -3,6 +3,7 @@
  * The host side of sm90's own main loop (loop "sm90"): which problems it takes, what it decides about them, and
  * the tensor maps (TMA descriptors) of a call. Kernels: attn_bwd_sm90.h. Every other problem goes to the shared
  * kernels. */
+#include "backends/cuda/attn_bwd_sm90_wide_sizes.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/tensor_map.h"
 #include "backends/gpu/attn_tiled.h"
@@ -41,11 +42,13 @@ static int64_t key_blocks_of_class(const stw_attn_params *p, uint32_t bn) {
 /* Interval and block masks: of one kernel. */
 #define MASKS (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)
 
-/* Features of single scores that have kernels: one of them at a time. */
+/* Features of single scores that have kernels: one of them, or two in a kernel for either mode. */
 static const struct {
     uint32_t feature;
     const char *mode, *ordered;
-} feature_modes[] = {{STW_FEAT_ALIBI, "alibi", "alibi_ordered"},
+} feature_modes[] = {{STW_FEAT_DROPOUT | STW_FEAT_ALIBI, "dropout_alibi", "dropout_alibi"},
+                     {STW_FEAT_DROPOUT | STW_FEAT_BIAS, "dropout_bias", "dropout_bias"},
+                     {STW_FEAT_ALIBI, "alibi", "alibi_ordered"},
                      {STW_FEAT_SOFTCAP, "softcap", "softcap_ordered"},
                      {STW_FEAT_DROPOUT, "dropout", "dropout_ordered"},
                      {STW_FEAT_BIAS, "bias", "bias_ordered"},
@@ -53,7 +56,7 @@ static const struct {
                      {0, "plain", "ordered"},
                      {0, "outputs", "outputs_ordered"},
                      {0, "general", "general_ordered"}};
-enum { OUTPUTS = 6, GENERAL = 7 };
+enum { OUTPUTS = 8, GENERAL = 9 };
 #define FEATURES (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_BIAS | MASKS)
 
 /* Interval and block masks: kv heads, and query heads of one, that have masks of their own. */
@@ -82,21 +85,23 @@ static const char *masks_refusal(const stw_attn_params *p) {
 static const char *features_refusal(const stw_attn_params *p) {
     uint32_t f = p->features & FEATURES;
     if (f & MASKS) return masks_refusal(p);
-    if (f & (f - 1)) return "it takes one of ALiBi, softcap, dropout and a bias";
-    if (f == STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8)
+    if (f & (f - 1) && f != (STW_FEAT_DROPOUT | STW_FEAT_ALIBI) && f != (STW_FEAT_DROPOUT | STW_FEAT_BIAS))
+        return "it takes one of ALiBi, softcap, dropout and a bias, or dropout with ALiBi or a bias";
+    if (f & STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8)
         return "it takes a bias of the inputs' type or bytes";
     if (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p)) return "it makes dBias of a broadcast bias alone";
     if (f == STW_FEAT_SOFTCAP && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "it takes a softcap from 1/64 to 512";
-    if (f == STW_FEAT_DROPOUT && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
+    if (f & STW_FEAT_DROPOUT && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "it takes no memory-efficient dropout of 1";
     return NULL;
 }
 
 /* `first`: OUTPUTS, GENERAL, or 0 where neither is needed. */
 static const char *mode_of(const stw_attn_params *p, size_t first) {
+    const uint32_t given = p->features & FEATURES, f = given & MASKS ? MASKS : given;
     size_t i = first;
-    while (feature_modes[i].feature && !(feature_modes[i].feature & p->features)) ++i;
+    while (feature_modes[i].feature && feature_modes[i].feature != f) ++i;
     return p->features & STW_FEAT_DETERMINISTIC ? feature_modes[i].ordered : feature_modes[i].mode;
 }
 
@@ -138,15 +143,18 @@ static const char *refusal(const stw_attn_params *p) {
         return "without dQ, dK or dV its f32 sums would have more than 2048 rows";
     return text;
 }
-/* Of wide heads, or NULL: a kernel of ALiBi and softcap, and one of f32 dK and dV and of few outputs, which drains sums
- * of any length. Each serves deterministic mode and the other. */
+/* Of wide heads, or NULL: a kernel of ALiBi and softcap, one of dropout, and one of f32 dK and dV and of few outputs,
+ * which drains sums of any length. Each serves deterministic mode and the other. */
 static const char *wide_mode_of(const stw_attn_params *p) {
+    if (p->features & STW_FEAT_DROPOUT) return "dropout";
     if (p->features & FEATURES) return "features";
     return has_f32_keys(p) || (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV ? "outputs" : NULL;
 }
 /* What they make that narrow heads' kernels do not, they make of head dims that they pad by less than twice. */
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
-    if (p->features & (STW_FEAT_DROPOUT | STW_FEAT_BIAS)) return "its kernels of wide heads take no dropout and bias";
+    if (p->features & STW_FEAT_BIAS) return "its kernels of wide heads take no bias";
+    if (p->features & STW_FEAT_DROPOUT && p->features & STW_FEAT_ALIBI)
+        return "its kernels of wide heads take dropout alone";
     if (p->features & MASKS) return "its kernels of wide heads take no interval and block masks";
     const char *text = refusal_of(p, bn, (p->features & FEATURES) != 0);
     if (!text && p->head_dim_qk <= 64 && p->head_dim_v <= 64 && !(p->features & FEATURES) && wide_mode_of(p))
@@ -155,6 +163,7 @@ static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
 }
 static const char *refusal_wide(const stw_attn_params *p) { return refusal_of_wide(p, KEYS_WIDE); }
 static const char *refusal_tall(const stw_attn_params *p) {
+    if (p->features & STW_FEAT_DROPOUT) return "it has no room for what is dropped";
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_of_wide(p, KEYS);
 }
 
@@ -237,7 +246,8 @@ static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint
 /* 512 threads, of which three warpgroups multiply, or 384; dQ's sums are laid out for the 256 of the table. */
 static void plan_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
-    plan_of_wide(tile, p, STW_SM90_WIDE_SMEM(tile->head_dim), out);
+    const uint32_t more = p->features & STW_FEAT_DROPOUT ? STW_SM90_WIDE_DROPPED_BYTES(tile->head_dim) : 0;
+    plan_of_wide(tile, p, STW_SM90_WIDE_SMEM(tile->head_dim) + more, out);
     if (tile->head_dim <= 192) out->loaders = 256;
 }
 

@@ -158,11 +158,17 @@ static void maps_say_the_layout(void **state) {
 static const char bad_strides[] =
     "tensor loads need strides of q, k, v and dout that are 0 or positive multiples of 16 bytes";
 
+#define MANY "it takes one of ALiBi, softcap, dropout and a bias, or dropout with ALiBi or a bias"
 static const char *const refusals[][2] = {
     {"bf16:b1h2s64d64:biasf32_bhqk", "it takes a bias of the inputs' type or bytes"},
     {"bf16:b1h2s64d64:bias_bhqk:grads_qkvb", "it makes dBias of a broadcast bias alone"},
     {"bf16:b2h2s64d64:bias_1hqk:grads_b", "it makes dQ, dK and dV"},
-    {"bf16:b1h2s64d64:alibi:softcap9", "it takes one of ALiBi, softcap, dropout and a bias"},
+    {"bf16:b1h2s64d64:alibi:softcap9", MANY},
+    {"f16:b1h2s64d64:dropout0.1:softcap9", MANY},
+    {"bf16:b1h2s64d96:dropout0.1:alibi:bias_bhqk", MANY},
+    {"bf16:b1h2s64d256:dropout0.1:alibi", "its kernels of wide heads take dropout alone"},
+    {"bf16:b1h2s64d192:biasu8_b1qk", "its kernels of wide heads take no bias"},
+    {"bf16:b1h2s64d64:dropout0.1:biasf32_bhqk", "it takes a bias of the inputs' type or bytes"},
     {"f16:b1h1s1000000x64d64:grads_kv:dk_f32", "without dQ, dK or dV its f32 sums would have more than 2048 rows"},
     {"f16:b1h2s64d128:softcap1000", "it takes a softcap from 1/64 to 512"},
     {"bf16:b1h2s64d64:grads_kv:alibi", "it makes dQ, dK and dV together"},
@@ -224,6 +230,11 @@ static const char *const accepted[] = {
     "f16:b1h2s64d128:softcap30",
     "bf16:b1h2s64d96:dropout0.1",
     "bf16:b1h2s64d96:det:dropout0.1",
+    "bf16:b1h2s64d192x128:dropout0.1",
+    "f16:b1h2s64d256:dropout0.1:map_mem_eff:det",
+    "bf16:b1h2s64d64:dropout0.1:alibi:alibi_col",
+    "f16:b1h2s64d96:dropout0.1:biasu8_b1qk:map_flash2",
+    "bf16:b2h2s64d128:det:dropout0.1:bias_1hqk:grads_qkvb",
     "f16:b1h2s64d128:bias_bhqk",
     "bf16:b2h2s64d96:det:bias_1hqk:grads_qkvb",
     "bf16:b1h2s64d64:biasu8_b11k",
@@ -241,8 +252,8 @@ static void plans_refuse_by_name(void **state) {
         one("cuda", LIST(H200), "why", problem);
         snprintf(reason, sizeof reason, "attn_bwd.sm90.def): %s\n", refusals[i][1]);
         if (!variant_begins("sm80_") || !strstr(run.out, reason)) fail_msg("%s: %s", problem, run.out);
-        const char *wide = strstr(refusals[i][0], "dropout") || strstr(refusals[i][0], "bias")
-                               ? "its kernels of wide heads take no dropout and bias"
+        const char *wide = strstr(refusals[i][0], "bias")               ? "its kernels of wide heads take no bias"
+                           : strstr(refusals[i][0], "dropout0.1:alibi") ? "its kernels of wide heads take dropout alone"
                            : strstr(refusals[i][0], "grads_kv:dk_f32")
                                ? "its kernels of wide heads take f32 dK and dV and few outputs of head dims above 64"
                                : refusals[i][1];
@@ -254,11 +265,10 @@ static void plans_refuse_by_name(void **state) {
         one("cuda", LIST(H200), "why", problem);
         if (!variant_begins("sm90_")) fail_msg("%s: %s", problem, run.out);
     }
-    static const char *const others[][2] = {
-        {"attn_bwd:bf16:b1h2s64d192x128:dropout0.1",
-         "its kernels of wide heads take no dropout and bias: not sm90_64x80_hd256"},
-        {"attn_bwd:f32:b1h2s64d64", "dtype is f32: not sm90_64x80_hd256"},
-        {"attn_fwd:bf16:b1h2s64d64", "nothing"}};
+    static const char *const others[][2] = {{"attn_bwd:bf16:b1h2s64d192x128:dropout0.1:bias_bhqk",
+                                             "its kernels of wide heads take no bias: not sm90_64x80_hd256"},
+                                            {"attn_bwd:f32:b1h2s64d64", "dtype is f32: not sm90_64x80_hd256"},
+                                            {"attn_fwd:bf16:b1h2s64d64", "nothing"}};
     for (int i = 0; i < 3; ++i) {
         one("cuda", LIST(H200), "plan", others[i][0]);
         assert_true(variant_begins("sm80_"));
@@ -282,6 +292,8 @@ static void kernels_of_modes(void **state) {
         {"attn_bwd:bf16:b1h2s64d256:softcap50", "cuda:launch stw_attn_bwd_sm90_64x80_hd256_bf16_features"},
         {"attn_bwd:bf16:b1h2s64d192x128:dk_f32:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd192v128_bf16_outputs"},
         {"attn_bwd:f16:b1h2s64d256:grads_kv", "cuda:launch stw_attn_bwd_sm90_64x80_hd256_f16_outputs"},
+        {"attn_bwd:f16:b1h2s64d256:dropout0.1", "cuda:launch stw_attn_bwd_sm90_64x80_hd256_f16_dropout"},
+        {"attn_bwd:bf16:b1h2s64d192x128:dropout0.1:det", "cuda:launch stw_attn_bwd_sm90_64x96_hd192_bf16_dropout"},
         {"attn_bwd:bf16:b1h8k1s8192d128", "cuda:launch stw_attn_bwd_postprocess_parts"},
         {"attn_bwd:bf16:b1h8k1s8192d128:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_general_ordered"},
         {"attn_bwd:bf16:b1h2s16x2048d128:det", "cuda:launch stw_attn_bwd_sm90_few16_hd128_bf16_plain"},
@@ -296,6 +308,10 @@ static void kernels_of_modes(void **state) {
         {"attn_bwd:bf16:b1h2s64d64:bias_bhqk", "stw_attn_bwd_sm90_128x128_hd64_bf16_bias "},
         {"attn_bwd:f16:b1h2s64d192:alibi:det", "stw_attn_bwd_sm90_64x96_hd192_f16_features "},
         {"attn_bwd:bf16:b1h2s64d96:alibi:alibi_col", "stw_attn_bwd_sm90_64x128_hd96_bf16_alibi "},
+        {"attn_bwd:bf16:b1h2s64d64:dropout0.1:alibi", "stw_attn_bwd_sm90_128x128_hd64_bf16_dropout_alibi "},
+        {"attn_bwd:f16:b1h2s64d128:dropout0.1:alibi:det", "stw_attn_bwd_sm90_64x128_hd128_f16_dropout_alibi "},
+        {"attn_bwd:bf16:b1h2s64d96:dropout0.1:bias_bhqk", "stw_attn_bwd_sm90_64x128_hd96_bf16_dropout_bias "},
+        {"attn_bwd:f16:b1h2s64d64:dropout0.1:biasu8_b1qk:det", "stw_attn_bwd_sm90_128x128_hd64_f16_dropout_bias "},
         {"attn_bwd:bf16:b1h1s1000000x64d128:grads_kv:dk_f32", "stw_attn_bwd_sm90_64x128_hd192v128_bf16_outputs"},
         {"attn_bwd:bf16:b2h2s64d64:bias_1hqk:grads_qkvb", "stw_attn_dbias_reduce_plain_64x64_hd64_bf16 "},
         {"attn_bwd:f16:b1h2s64d128:biasu8_b1qk:det", "stw_attn_bwd_sm90_64x128_hd128_f16_bias_ordered "}};

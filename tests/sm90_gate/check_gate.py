@@ -2,8 +2,8 @@
 """What ptxas made of Hopper's own main loop, against what it is meant to be; nothing runs, no GPU is needed.
 
 For every row of the table with a loop of Hopper's own, both types, deterministic or not, there is a kernel without
-features of single scores, for loop `sm90` also one for f32 outputs, one GENERAL and one for each of them, for wide heads one for f32
-outputs and one for ALiBi and softcap, for both modes, and no other. Its matrix
+features of single scores, for loop `sm90` also one for f32 outputs, one GENERAL and one for each of them, and for both modes one for
+dropout with ALiBi and one with a bias, for wide heads one for f32 outputs, one for ALiBi and softcap and one for dropout, for both modes, and no other. Its matrix
 instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no wait
 that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, in a step no more
 than it says. Rows with loop `sm90_short` have a kernel a type; of these and of the loop for few rows matrix instructions and
@@ -20,8 +20,8 @@ import sys
 
 BN, TYPES = 128, ("bf16", "f16")
 MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap",
-         "softcap_ordered", "dropout", "dropout_ordered", "bias", "bias_ordered", "masks", "masks_ordered")
-MODES_WIDE = ("plain", "ordered", "features", "outputs")
+         "softcap_ordered", "dropout", "dropout_ordered", "dropout_alibi", "dropout_bias", "bias", "bias_ordered", "masks", "masks_ordered")
+MODES_WIDE = ("plain", "ordered", "features", "outputs", "dropout")  # dropout: work tiles of less than 128 keys
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
 # Wide heads: dV; dQ, in two halves where it has no place; rows that are cleared; S; dK; dP.
 # Work tiles of 128 keys: dQ; rows that are cleared; S; dK; dP in two halves
@@ -200,7 +200,7 @@ def main():
     rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), (\d+), .*, sm90(\w*)\)", pathlib.Path(table).read_text(), re.M)
     wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (check_wide_kernel, int(hd), int(bn), bounds) if loop else
               (check_kernel, int(hd), int(bm), bounds) for row, hd, bm, bn, loop in rows if loop != "_short" for kind in TYPES
-              for mode in (MODES_WIDE if loop else MODES)}
+              for mode in ((MODES_WIDE if int(bn) < 128 else MODES_WIDE[:4]) if loop else MODES)}
     wanted |= {f"stw_attn_bwd_{row}_{kind}": (check_short, int(hd), int(bm), int(bn)) for row, hd, bm, bn, loop in rows
                if loop == "_short" for kind in TYPES}
     wanted |= {f"stw_attn_bwd_{stage}_sm90_hd{hd}_{kind}": (check_rows, 8) for _, hd, _, _, loop in rows if not loop

@@ -516,7 +516,9 @@ static void sm90_says_what_it_does_not_take(void **state) {
         {":dropout0.5:map_flash2", NULL},
         {":dropout0.5:map_mem_eff", NULL},
         {":dropout0.999999999999:map_mem_eff", "it takes no memory-efficient dropout of 1"},
-        {":dropout0.5:alibi", "it takes one of "},
+        {":dropout0.5:alibi", NULL},
+        {":dropout0.5:bias_bhqk", NULL},
+        {":dropout0.5:alibi:bias_bhqk", "it takes one of "},
         {":softcap9:alibi", "it takes one of "},
         {":softcap9:dropout0.5", "it takes one of "},
         {":grads_q", NULL},
@@ -633,17 +635,17 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
     (void)state;
     stw_attn_params equal = params_of("attn_bwd:bf16:b2h4k2s130x150d192"),
                     v128 = params_of("attn_bwd:bf16:b2h4k2s130x150d192x128"),
-                    dropout = params_of("attn_bwd:bf16:b2h4k2s130x150d192x128:dropout0.5");
+                    dropout = params_of("attn_bwd:bf16:b2h4k2s130x150d192x128:dropout0.5"),
+                    biased = params_of("attn_bwd:bf16:b2h4k2s130x150d192:bias_bhqk");
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&equal));
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&v128));
     assert_null(stw_attn_loop_sm90_tall.gpu->refusal(&v128));
-    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&dropout),
-                        "its kernels of wide heads take no dropout and bias");
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&dropout));
+    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&biased), "its kernels of wide heads take no bias");
     stw_attn_params masked = params_of("attn_bwd:bf16:b2h4k2s130x150d192:intervals_from");
     assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&masked),
                         "its kernels of wide heads take no interval and block masks");
-    assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&dropout),
-                        "its kernels of wide heads take no dropout and bias");
+    assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&dropout), "it has no room for what is dropped");
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&equal), "it takes head_dim_v to 128");
 }
 
