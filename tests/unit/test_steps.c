@@ -709,7 +709,9 @@ static void sm90_few_slices_the_keys(void **state) {
 static void sm90_wants_what_tensor_loads_take(void **state) {
     (void)state;
     static const char empty[] = "it takes no empty tensors",
-                      strides[] = "tensor loads need strides of q, k, v and dout ";
+                      strides[] = "tensor loads need strides of q, k, v and dout ",
+                      key_blocks[] = "with masks it numbers key blocks in 16 bits in deterministic mode",
+                      numbers[] = "it numbers query blocks of masks in 20 bits, and words of them in 32";
     static const struct {
         const char *problem, *text;
         size_t field;
@@ -738,6 +740,15 @@ static void sm90_wants_what_tensor_loads_take(void **state) {
         {"s130x150d64", strides, FIELD(v.seq), 12},
         {"s130x150d64:thd:seqs_full", NULL, FIELD(q.batch), 4}, /* packed: there is one batch */
         {"s1x150d64", NULL, FIELD(q.seq), 12},                  /* one row: no step */
+        {"s130x150d64:intervals_from", empty, FIELD(max_seq_q), 0},
+        {"s130x150d64:blockmask", empty, FIELD(max_seq_kv), 0},
+        {"s130x150d64:intervals_from:det", NULL, FIELD(max_seq_kv), 0xFFFE * 128},
+        {"s130x150d64:intervals_from:det", key_blocks, FIELD(max_seq_kv), 0xFFFE * 128 + 1},
+        {"s130x150d64:blockmask", NULL, FIELD(max_seq_q), INT64_C(1) << 26}, /* of 64 rows, 32 blocks a word */
+        {"s130x150d64:blockmask", numbers, FIELD(max_seq_q), (INT64_C(1) << 26) + 1},
+        {"s130x150d64:intervals_from:mask_heads", numbers, FIELD(batch), INT64_C(1) << 28},
+        {"s67108864x150d64:blockmask:mask_heads", numbers, FIELD(batch),
+         1 << 14}, /* 2^16 words, 2^17 heads of blocks */
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char text[160];
