@@ -294,7 +294,7 @@ coverage() {
     say "coverage of common/, backends/gpu/ and dispatch/: units, refusals, loaders, tools, conform in one process"
     ctest --test-dir build/coverage --output-on-failure -j "$jobs" -L 'unit|coverage' -LE full -E '^(install|packages|consumer|docs_|readme|tool_plot|completion|abi_(calls|exports|needed))'
     ctest --test-dir build/coverage --output-on-failure -j "$jobs" \
-        -R '^(golden_.*|jagged_golden_[a-z]*|conform_command|conform_reports|conform_sampled|cp_conform_2|sm80_emu_devices|emu_blas_(run|text_.*)_gfx90a|emu_(graph|info|explain|tune)_gfx90a)$'
+        -R '^(golden_.*|jagged_golden_[a-z]*|conform_command|conform_sampled|cp_conform_2|sm80_emu_devices|emu_blas_(run|text_.*)_gfx90a|emu_(graph|info|explain|tune)_gfx90a)$'
     python3 tests/coverage/check.py build/coverage
 }
 

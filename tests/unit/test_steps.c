@@ -24,7 +24,7 @@
 #include <string.h>
 
 extern const stw_attn_loop stw_attn_loop_sm90, stw_attn_loop_sm90_wide, stw_attn_loop_sm90_tall;
-extern const stw_attn_loop stw_attn_loop_few16, stw_attn_loop_few64;
+extern const stw_attn_loop stw_attn_loop_few16, stw_attn_loop_few64, stw_attn_loop_split_ordered;
 
 static stw_attn_params params_of(const char *text) {
     stw_problem problem;
@@ -682,6 +682,37 @@ static void sm90_few_says_what_it_does_not_take(void **state) {
     }
 }
 
+static void sm90_few_counts_work_tiles(void **state) {
+    (void)state;
+    stw_attn_params p = params_of("attn_bwd:bf16:b2h2s8x1100d64");
+    p.batch = INT64_C(1) << 29;
+    assert_string_equal(stw_attn_loop_few16.gpu->refusal(&p), "it counts work tiles in 31 bits");
+}
+
+/* The loop that no variant has (common/tuning/README.md): a kernel for deterministic mode of all gradients, no window. */
+static void split_ordered_has_a_kernel_for_turns(void **state) {
+    (void)state;
+    static const struct {
+        const char *options;
+        int ordered;
+    } rows[] = {{"", 0},         {":det", 1},         {":det:causal_br", 0},
+                {":det:wl9", 0}, {":det:grads_q", 0}, {":det:softcap9", 0}};
+    stw_variant tile = tile_called("sm80", "sm80_64x128_hd128");
+    tile.loop = &stw_attn_loop_split_ordered;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        stw_attn_steps steps;
+        stw_attn_launch launch;
+        int found = 0;
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s1030x1050d128%s", rows[i].options);
+        stw_attn_params p = params_of(text);
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 32, &steps);
+        for (uint32_t k = 0; k < steps.count; ++k) found |= strstr(steps.step[k].entry, "_ordered") != NULL;
+        stw_attn_launch_fill(STW_CALL_BWD, &tile, &p, 32, &launch);
+        if (found != rows[i].ordered) fail_msg("%s: %s", text, steps.step[1].entry);
+    }
+}
+
 /* Slices of a head's keys: as many as keep the device busy, alike, and of no more than 8192 keys. */
 static void sm90_few_slices_the_keys(void **state) {
     (void)state;
@@ -995,6 +1026,8 @@ int main(void) {
         cmocka_unit_test(sm90_has_kernels_of_rows),
         cmocka_unit_test(sm90_few_says_what_it_does_not_take),
         cmocka_unit_test(sm90_few_slices_the_keys),
+        cmocka_unit_test(sm90_few_counts_work_tiles),
+        cmocka_unit_test(split_ordered_has_a_kernel_for_turns),
         cmocka_unit_test(classes_share_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
