@@ -689,7 +689,7 @@ static void sm90_few_counts_work_tiles(void **state) {
     assert_string_equal(stw_attn_loop_few16.gpu->refusal(&p), "it counts work tiles in 31 bits");
 }
 
-/* The loop that no variant has (common/tuning/README.md): a kernel for deterministic mode of all gradients, no window. */
+/* A loop that no variant has (common/tuning/README.md): a kernel for deterministic mode, all gradients, no window. */
 static void split_ordered_has_a_kernel_for_turns(void **state) {
     (void)state;
     static const struct {
