@@ -113,14 +113,14 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_o
     int64_t rows = packed_q ? stw_size_class(p->total_q) : p->max_seq_q,
             keys = packed_kv ? stw_size_class(p->total_kv) : p->max_seq_kv;
     int64_t batch_q = packed_q ? 1 : p->batch, batch_kv = packed_kv ? 1 : p->batch;
-    const char *of_scores = features_refusal(p);
+    if (rows < 1 || keys < 1 || p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1)
+        return "it takes no empty tensors";
+    const char *of_scores = features_refusal(p); /* which divides by rows */
     if (of_scores) return of_scores;
     if (!(p->outputs & gradients)) return "it makes dQ, dK and dV";
     if (plain_outputs && (p->outputs & gradients) != gradients) return "it makes dQ, dK and dV together";
     if (plain_outputs && (p->dk_dtype != p->dtype || p->dv_dtype != p->dtype))
         return "it makes dK and dV in the inputs' type";
-    if (rows < 1 || keys < 1 || p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1)
-        return "it takes no empty tensors";
     if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
     if (p->scale == 0.0f) return "it hides pairs by infinite scores, which a scale of 0 makes NaN";
     if (key_blocks_of_class(p, bn) > (WORK_TILES_MAX - 1) / p->heads_kv) return "it counts work tiles in 31 bits";

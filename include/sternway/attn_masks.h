@@ -75,7 +75,7 @@ STW_API stw_status stw_mask_padding(int64_t first, int64_t length, int64_t rows,
 STW_API stw_status stw_mask_blocks(int (*sees)(void *user, int64_t i, int64_t j), void *user, int64_t rows,
                                    int64_t keys, uint8_t *blocks, int *exact_out);
 
-/** A block mask from intervals: 0 where they hide all pairs of a block. Beside the intervals it changes no result.
+/** A block mask from intervals: 0 where one interval hides all pairs of a block. Beside them it changes no result.
  * @param form    of the bounds, STW_INTERVALS_FROM..TWO_RANGES
  * @param bounds  [keys][1..4], contiguous, without a q offset
  * @param rows    query rows

@@ -171,6 +171,22 @@ static void a_refusal_stays(void **state) {
     stw_cp_destroy(cp);
 }
 
+/* A failure that is not the transport's, in the middle of a call: the ranks are out of step from there on. */
+static void a_call_that_ends_in_its_middle(void **state) {
+    int32_t size = 1;
+    stw_cp *cp = make_cp(0, &size);
+    const stw_cp_calling calling = {.cp = cp, .who = "test"};
+    (void)state;
+    assert_int_equal(stw_cp_call_ended(&calling, STW_OK), STW_OK);
+    assert_int_equal(stw_cp_usable(&calling), STW_OK);
+    assert_int_equal(stw_cp_call_ended(&calling, stw_fail(STW_E_INVALID, "a part: no")), STW_E_INVALID);
+    assert_int_equal(stw_cp_call_ended(&calling, stw_fail(STW_E_INVALID, "another: no")), STW_E_INVALID);
+    assert_int_equal(stw_cp_usable(&calling), STW_E_DRIVER);
+    assert_string_equal(stw_last_error(),
+                        "test: the transport has failed before: an earlier call ended in its middle: a part: no");
+    stw_cp_destroy(cp);
+}
+
 /* ---- ticks ---- */
 
 static stw_cp_plan *plan_of(stw_context *context, int32_t rank, int32_t *size, stw_cp_schedule schedule,
@@ -515,6 +531,7 @@ int main(void) {
         cmocka_unit_test(pairs_are_counted),
         cmocka_unit_test(every_byte_is_compared),
         cmocka_unit_test(a_refusal_stays),
+        cmocka_unit_test(a_call_that_ends_in_its_middle),
         cmocka_unit_test(moves_meet),
         cmocka_unit_test(blocks_go_to_who_needs_them),
         cmocka_unit_test(all_see_all_is_found),

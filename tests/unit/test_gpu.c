@@ -39,7 +39,7 @@ void *__wrap_calloc(size_t count, size_t bytes) {
 
 static struct {
     int forked, depth; /* of make_current without its restore */
-    stw_status enter, restore, module, kernel, launch;
+    stw_status enter, restore, module, kernel, launch, encode;
     const char *bad_pointer;
     int modules, kernels;
     char asked[400], launched[400];
@@ -71,7 +71,8 @@ static stw_status fake_restore(stw_gpu *gpu, int before) {
 
 static stw_status fake_module_load(stw_gpu *gpu, int jagged) {
     ++fake.modules;
-    if (!fake.module) *(jagged ? &gpu->jagged_module : &gpu->module) = &fake;
+    void **modules[] = {&gpu->module, &gpu->jagged_module, &gpu->jagged_own_module};
+    if (!fake.module) *modules[jagged] = &fake;
     return fails(fake.module, "module");
 }
 
@@ -109,6 +110,12 @@ static stw_status fake_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32
     snprintf(fake.launched + length, sizeof fake.launched - length, "%s ", kernel->name);
     fake.grid[fake.launches++ % 8] = grid_x;
     return fails(fake.launch, "launch");
+}
+
+static stw_status fake_encode_product(stw_gpu *gpu, const stw_jagged_params *p, int dx, void *maps_out) {
+    (void)gpu, (void)p;
+    memset(maps_out, dx, 8);
+    return fails(fake.encode, "encode");
 }
 
 /* ---- the library of products ---- */
@@ -223,6 +230,7 @@ static int device_open(void **state) {
                                     .check_stream = fake_check_stream,
                                     .check_pointer = fake_check_pointer,
                                     .launch = fake_launch,
+                                    .encode_product = fake_encode_product,
                                     .blas = &vendor};
     (void)state;
     memset(&fake, 0, sizeof fake);
@@ -702,6 +710,57 @@ static void jagged_calls_that_fail(void **state) {
     free(work.own);
 }
 
+#define OWN_DX "stw_jagged_wgmma_01_f16 "
+#define OWN_DW "stw_jagged_wgmma_11_f16 "
+#define END    "stw_jagged_product_end_f16 "
+
+/* Products of an image of the device's own: of 16-bit types, whole vectors and work enough. */
+static void calls_with_own_products(void **state) {
+    (void)state;
+    static const struct {
+        const char *sizes, *forced, *launched;
+    } rows[] = {
+        {"i4096f4096", "", PREPARE OWN_DX OWN_DW},
+        {"i64f96", "", PREPARE OWN_DX OWN_DW END}, /* few tiles in dW: its sums in parts */
+        {"i64f96", "tiles", PREPARE DX DW},
+        {"i8f8", "", PREPARE OWN_DX OWN_DW END},
+        {"i1020f1024", "", PREPARE DX DW},
+        {"i1024f1020", "", PREPARE DX DW},
+        {"i64f96:dx_f32", "", PREPARE DX OWN_DW END},
+    };
+    gpu.jagged_own_image = &image;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char line[100];
+        snprintf(line, sizeof line, "jagged_linear:f16:c8l1000t8000%s:out_x:out_w", rows[i].sizes);
+        stw_jagged_work work = work_of(line);
+        work.forced_variant = rows[i].forced;
+        if (stw_gpu_jagged_prepare(&device, &work)) fail_msg("%s", stw_last_error());
+        stw_jagged_params p = work.params;
+        p.grad = AT(1), p.x = AT(2), p.weight = AT(3), p.dx = AT(4), p.dweight = AT(5);
+        p.axis[0].offsets = AT(6);
+        assert_int_equal(run(&work, &p), STW_OK);
+        if (strcmp(fake.launched, rows[i].launched)) fail_msg("%s: %s", line, fake.launched);
+        free(work.own);
+    }
+    stw_jagged_work work = work_of("jagged_linear:f16:c2l20t40i64f64:out_x:out_w");
+    notes(&work, "cubin, ");
+    assert_string_equal(work.variant, "product_01_f16 product_11_f16"); /* little work */
+    work.forced_variant = "wgmma";
+    notes(&work, "wgmma_01_f16 else product_01_f16, wgmma_11_f16 else product_11_f16, ");
+    replace_work(&work, "jagged_linear:f16:c8l1000t8000i64f96:out_x:out_w");
+    notes(&work, "wgmma_01_f16 else product_01_f16, wgmma_11_f16 else product_11_f16, else: operands at no multiple of "
+                 "16 bytes, ");
+    stw_jagged_params p = work.params;
+    p.grad = AT(1), p.x = AT(2), p.weight = AT(3), p.dx = AT(4), p.dweight = (char *)AT(5) + 8; /* no tensor load */
+    assert_int_equal(run(&work, &p), STW_OK);
+    assert_string_equal(fake.launched, PREPARE OWN_DX DW);
+    fake.encode = STW_E_DRIVER;
+    assert_int_equal(run(&work, &p), STW_E_DRIVER);
+    says("fake: encode");
+    assert_string_equal(fake.launched, PREPARE);
+    free(work.own);
+}
+
 /* ---- backends/gpu/launch.c ---- */
 
 static stw_attn_work attn_work_of(const char *line, const char *variant) {
@@ -964,6 +1023,7 @@ int main(void) {
         TEST(jagged_plans_that_fail),
         TEST(calls_with_a_library),
         TEST(jagged_calls_that_fail),
+        TEST(calls_with_own_products),
         TEST(tiles_that_are_refused),
         TEST(queued_steps_get_the_blocks_that_run_at_a_time),
         TEST(classes_launch_what_their_own_plans_do),

@@ -273,6 +273,13 @@ static void long_sums_are_cut(void **state) {
     stw_jagged_params p = params_of("jagged_matmul:f16:c6m40000k24n30:tm120000");
     stw_jagged_cut cut = stw_jagged_cut_of(&p, STW_JPRODUCT_DB, table);
     assert_true(cut.parts == 2 && cut.part_k >= STW_JAGGED_PART_LEAST && cut.slots > 2 * 120000 / cut.part_k);
+    /* a result that is stored transposed is cut as the other product with its sides exchanged */
+    p = params_of("jagged_matmul:f16:c6m40000k24n300:tm120000");
+    p.other_matrix.transposed = 1;
+    stw_jagged_cut other = stw_jagged_cut_of(&p, STW_JPRODUCT_DB, table);
+    p = params_of("jagged_matmul:f16:c6m40000k300n24:tm120000");
+    cut = stw_jagged_cut_of(&p, STW_JPRODUCT_DB, table);
+    assert_true(other.parts == 2 && other.part_k == cut.part_k && other.slots == cut.slots);
     p = params_of("jagged_matmul:f16:c1m1073741824k536870912n536870912:tm1073741824");
     cut = stw_jagged_cut_of(&p, STW_JPRODUCT_DB, table);
     assert_true(cut.parts == 1 && cut.slots == 0 && cut.part_k >= p.axis[0].size);

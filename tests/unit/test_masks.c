@@ -19,6 +19,8 @@ static int hides(stw_attn_intervals form, int64_t i, int64_t j) {
     const int32_t *c = bounds + j * counts[form];
     if (form == STW_INTERVALS_FROM) return i >= c[0];
     if (form == STW_INTERVALS_RANGE) return c[0] <= i && i < c[1];
+    if (form == STW_INTERVALS_RANGE_BELOW) return (c[0] <= i && i < c[1]) || i < c[2];
+    if (form == STW_INTERVALS_TWO_RANGES) return (c[0] <= i && i < c[1]) || (c[2] <= i && i < c[3]);
     return i >= c[0] || i < c[1];
 }
 
@@ -102,6 +104,37 @@ static void blocks(void **state) {
     for (int n = 0; n < 9; ++n) assert_int_equal(of_intervals[n], n % 4 == 0);
 }
 
+/* Bounds of every form, alike in a block of keys. A block of pairs is 0 where one interval hides all of it. */
+static void blocks_of_every_form(void **state) {
+    (void)state;
+    static const int counts[] = {0, 1, 2, 2, 3, 4};
+    static const int32_t places[] = {-5, 0, 40, 128, 200, 256, 300, 400};
+    unsigned random = 7;
+    for (int n = 0; n < 600; ++n) {
+        const stw_attn_intervals form = (stw_attn_intervals)(STW_INTERVALS_FROM + n % 5);
+        const int count = counts[form];
+        uint8_t made[9];
+        for (int x = 0; x < KEYS * count; ++x) {
+            random = random * 1664525u + 1013904223u;
+            bounds[x] = x / count % 128 ? bounds[x - count] : places[random >> 29];
+        }
+        assert_int_equal(stw_mask_blocks_of_intervals(form, bounds, KEYS, KEYS, made), STW_OK);
+        for (int m = 0; m < 9; ++m) {
+            const int first = m / 3 * 128, end = first < 256 ? first + 128 : KEYS;
+            const int32_t *c = bounds + m % 3 * 128 * count;
+            int hidden[2] = {0, 0};
+            for (int i = first; i < end; ++i) {
+                int open = form == STW_INTERVALS_FROM || form == STW_INTERVALS_FROM_BELOW;
+                int one = i >= c[0] && (open || i < c[1]);
+                hidden[0] += one;
+                hidden[1] += one ? 0 : hides(form, i, m % 3 * 128);
+            }
+            if (hidden[0] + hidden[1] < end - first) assert_int_equal(made[m], 1);
+            else if (hidden[0] == end - first || !hidden[0]) assert_int_equal(made[m], 0);
+        }
+    }
+}
+
 #define REFUSED(call, words)                                                                                           \
     do {                                                                                                               \
         assert_int_equal(call, STW_E_INVALID);                                                                         \
@@ -140,7 +173,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents), cmocka_unit_test(prefix_sliding_padding),
         cmocka_unit_test(tree),      cmocka_unit_test(deep_tree),
-        cmocka_unit_test(blocks),    cmocka_unit_test(refusals),
+        cmocka_unit_test(blocks),    cmocka_unit_test(blocks_of_every_form),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

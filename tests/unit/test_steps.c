@@ -24,7 +24,7 @@
 #include <string.h>
 
 extern const stw_attn_loop stw_attn_loop_sm90, stw_attn_loop_sm90_wide, stw_attn_loop_sm90_tall;
-extern const stw_attn_loop stw_attn_loop_few16, stw_attn_loop_few64;
+extern const stw_attn_loop stw_attn_loop_few16, stw_attn_loop_few64, stw_attn_loop_split_ordered;
 
 static stw_attn_params params_of(const char *text) {
     stw_problem problem;
@@ -684,6 +684,37 @@ static void sm90_few_says_what_it_does_not_take(void **state) {
     }
 }
 
+static void sm90_few_counts_work_tiles(void **state) {
+    (void)state;
+    stw_attn_params p = params_of("attn_bwd:bf16:b2h2s8x1100d64");
+    p.batch = INT64_C(1) << 29;
+    assert_string_equal(stw_attn_loop_few16.gpu->refusal(&p), "it counts work tiles in 31 bits");
+}
+
+/* A loop that no variant has (common/tuning/README.md): a kernel for deterministic mode, all gradients, no window. */
+static void split_ordered_has_a_kernel_for_turns(void **state) {
+    (void)state;
+    static const struct {
+        const char *options;
+        int ordered;
+    } rows[] = {{"", 0},         {":det", 1},         {":det:causal_br", 0},
+                {":det:wl9", 0}, {":det:grads_q", 0}, {":det:softcap9", 0}};
+    stw_variant tile = tile_called("sm80", "sm80_64x128_hd128");
+    tile.loop = &stw_attn_loop_split_ordered;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        stw_attn_steps steps;
+        stw_attn_launch launch;
+        int found = 0;
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s1030x1050d128%s", rows[i].options);
+        stw_attn_params p = params_of(text);
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 32, &steps);
+        for (uint32_t k = 0; k < steps.count; ++k) found |= strstr(steps.step[k].entry, "_ordered") != NULL;
+        stw_attn_launch_fill(STW_CALL_BWD, &tile, &p, 32, &launch);
+        if (found != rows[i].ordered) fail_msg("%s: %s", text, steps.step[1].entry);
+    }
+}
+
 /* Slices of a head's keys: as many as keep the device busy, alike, and of no more than 8192 keys. */
 static void sm90_few_slices_the_keys(void **state) {
     (void)state;
@@ -711,7 +742,9 @@ static void sm90_few_slices_the_keys(void **state) {
 static void sm90_wants_what_tensor_loads_take(void **state) {
     (void)state;
     static const char empty[] = "it takes no empty tensors",
-                      strides[] = "tensor loads need strides of q, k, v and dout ";
+                      strides[] = "tensor loads need strides of q, k, v and dout ",
+                      key_blocks[] = "with masks it numbers key blocks in 16 bits in deterministic mode",
+                      numbers[] = "it numbers query blocks of masks in 20 bits, and words of them in 32";
     static const struct {
         const char *problem, *text;
         size_t field;
@@ -740,6 +773,15 @@ static void sm90_wants_what_tensor_loads_take(void **state) {
         {"s130x150d64", strides, FIELD(v.seq), 12},
         {"s130x150d64:thd:seqs_full", NULL, FIELD(q.batch), 4}, /* packed: there is one batch */
         {"s1x150d64", NULL, FIELD(q.seq), 12},                  /* one row: no step */
+        {"s130x150d64:intervals_from", empty, FIELD(max_seq_q), 0},
+        {"s130x150d64:blockmask", empty, FIELD(max_seq_kv), 0},
+        {"s130x150d64:intervals_from:det", NULL, FIELD(max_seq_kv), 0xFFFE * 128},
+        {"s130x150d64:intervals_from:det", key_blocks, FIELD(max_seq_kv), 0xFFFE * 128 + 1},
+        {"s130x150d64:blockmask", NULL, FIELD(max_seq_q), INT64_C(1) << 26}, /* of 64 rows, 32 blocks a word */
+        {"s130x150d64:blockmask", numbers, FIELD(max_seq_q), (INT64_C(1) << 26) + 1},
+        {"s130x150d64:intervals_from:mask_heads", numbers, FIELD(batch), INT64_C(1) << 28},
+        {"s67108864x150d64:blockmask:mask_heads", numbers, FIELD(batch),
+         1 << 14}, /* 2^16 words, 2^17 heads of blocks */
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char text[160];
@@ -986,6 +1028,8 @@ int main(void) {
         cmocka_unit_test(sm90_has_kernels_of_rows),
         cmocka_unit_test(sm90_few_says_what_it_does_not_take),
         cmocka_unit_test(sm90_few_slices_the_keys),
+        cmocka_unit_test(sm90_few_counts_work_tiles),
+        cmocka_unit_test(split_ordered_has_a_kernel_for_turns),
         cmocka_unit_test(classes_share_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
