@@ -98,7 +98,9 @@ class Tests:
         (work / "lib").symlink_to(self.build / "lib")
         put = lambda word: str(planted_at) if word == str(path) else word
         environment = {k: put(v) for k, v in self.environment(test).items()}
-        environment |= {"STW_PLANTED": str(work / "bin"), "LD_LIBRARY_PATH": str(work / "bin")} if "program" in mutant else {}
+        if "program" in mutant: # before what the test itself loads, an emulator's driver
+            own = environment.get("LD_LIBRARY_PATH")
+            environment |= {"STW_PLANTED": str(work / "bin"), "LD_LIBRARY_PATH": ":".join([str(work / "bin"), *([own] if own else [])])}
         return [put(word) for word in test["command"]], environment
 
     def judge(self, mutant, work, tree, clean):

@@ -7,9 +7,8 @@
     out.backward(...)                         # each rank gets its rows of the gradients
 
 Over gloo tensors are on the CPU. Over NCCL (RCCL in PyTorch for ROCm) they are on the rank's current GPU, the library
-sends by the group's own communicator, and calls are queued in torch.cuda.current_stream(); whether this version of the
-library plans over ranks on GPUs is told by the first call, as UnsupportedError with the library's words. A group of
-another backend is refused. The calls are collective: all ranks of a group make them in the same order."""
+sends by the group's own communicator in a stream of the plan's, and calls are queued in torch.cuda.current_stream(). A
+group of another backend is refused. The calls are collective: all ranks of a group make them in the same order."""
 from __future__ import annotations
 
 import contextlib
