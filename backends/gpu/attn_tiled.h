@@ -68,7 +68,8 @@ typedef struct stw_attn_choice {
     uint32_t width;   /* columns of the dQ sums */
     uint32_t sums_dq; /* it makes these sums even where nobody wants dQ */
     uint32_t smem;
-    uint32_t loaders;          /* threads of a CTA beside the warps of the table */
+    uint32_t warps;            /* of a CTA that multiply; 0: those of the table */
+    uint32_t loaders;          /* threads of a CTA beside these               */
     uint32_t dq_rows, vectors; /* of the launch; vectors: bits beyond those of the tensors */
     stw_attn_queued queued;
     const char *preprocess, *postprocess; /* whose kernels come before and behind the main loop; NULL: shared */
