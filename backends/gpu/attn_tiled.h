@@ -102,7 +102,6 @@ typedef struct stw_gpu_loop {
     int plain;             /* shared loop: it has kernels without features of single pairs             */
     int ordered;           /* and one without them for deterministic mode                              */
     int single;            /* and one each for dropout, a bias, a softcap and ALiBi alone              */
-    int own;               /* CDNA's: it has kernels made for the arch, beside the shared ones         */
     int whole;             /* its only kernel's work tiles have all keys of a sequence, bn at most     */
     const char *unaligned; /* NULL, or why it does not take tensors that start anywhere                */
     /* NULL, or why the loop does not take the problem. */

@@ -6,7 +6,6 @@
  * problem, the shared kernels of the same tile run. Pure functions. */
 #include "backends/gpu/attn_tiled.h"
 
-#include "backends/hip/device.h"
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
@@ -216,13 +215,7 @@ static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p
     return feature ? feature : "f16, which is multiplied as f32 here";
 }
 
-const char *stw_hip_unowned(stw_attn_call call, const stw_variant *tile, const stw_attn_params *p) {
-    if (call != STW_CALL_BWD || tile->loop->gpu->own) return NULL;
-    (void)p;
-    return "this variant";
-}
-
-#define CDNA .call = STW_CALL_BWD, .own = 1
+#define CDNA .call = STW_CALL_BWD
 STW_ATTN_LOOP(cdna, CDNA, .slower = cdna_refusal, .plan = plan);
 STW_ATTN_LOOP(cdna_wide, CDNA, .slower = cdna_refusal, .plan = plan);
 STW_ATTN_LOOP(cdna_tall, CDNA, .slower = cdna_refusal, .plan = plan_tall);
