@@ -176,8 +176,6 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
     stw_text_add(text, "costs more: ");
     if (plan->passed[0]) stw_text_add(text, "%s\n", plan->passed);
     else if (work->slower) stw_text_add(text, "%s: not the fastest kernels of %s\n", work->slower, variant->id);
-    else if (work->unowned)
-        stw_text_add(text, "%s: no main loop of %s's own\n", work->unowned, plan->context->device.arch->name);
     else if (work->unaligned_variant)
         stw_text_add(text, "q, k, v or dout that start at no multiple of 16 bytes: %s\n", work->unaligned_variant->id);
     else stw_text_add(text, "nothing\n");

@@ -87,6 +87,7 @@ static void choose(const stw_variant *tile, const stw_attn_params *p, uint32_t w
     tile->loop->gpu->plan(tile, p, wave, choice);
     if (!choice->split.heads) choice->split.heads = 1;
     if (!choice->split.rows) choice->split.rows = 1;
+    if (!choice->warps) choice->warps = tile->warps;
     *seen = *p;
     seen->heads_kv *= choice->split.heads;
     seen->group /= choice->split.heads;
@@ -401,7 +402,7 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
-        step = add_step(steps, wave, p->heads_kv * key_blocks_of(&choice, p), t->warps * wave + choice.loaders,
+        step = add_step(steps, wave, p->heads_kv * key_blocks_of(&choice, p), choice.warps * wave + choice.loaders,
                         choice.smem);
         step->queued = choice.queued;
         step->image = image_of(t);
@@ -416,7 +417,7 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
     if (is_split(&choice))
         rows += params->heads_kv * stw_key_blocks_most(p, choice.bn) * 2 *
-                stw_attn_part_chunks(choice.bn, t->head_dim, t->warps);
+                stw_attn_part_chunks(choice.bn, t->head_dim, choice.warps);
     step = add_step(steps, wave, choice.postprocess ? parts : rows, STW_ROW_THREADS, STW_ROW_SMEM);
     step->early = choice.early || !choice.postprocess;
     if (choice.postprocess) {
@@ -532,6 +533,7 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
         l.sink = (double *)w.sink;
         l.bn = choice.bn;
         l.width = choice.width;
+        l.warps = choice.warps;
         l.dq_rows = choice.dq_rows;
         l.vectors = choice.vectors;
         l.lists = lists_of(&choice, &l.p);

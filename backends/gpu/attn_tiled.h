@@ -69,7 +69,8 @@ typedef struct stw_attn_choice {
     uint32_t width;   /* columns of the dQ sums */
     uint32_t sums_dq; /* it makes these sums even where nobody wants dQ */
     uint32_t smem;
-    uint32_t loaders;          /* threads of a CTA beside the warps of the table */
+    uint32_t warps;            /* of a CTA that multiply; 0: those of the table */
+    uint32_t loaders;          /* threads of a CTA beside these               */
     uint32_t dq_rows, vectors; /* of the launch; vectors: bits beyond those of the tensors */
     stw_attn_queued queued;
     const char *preprocess, *postprocess; /* whose kernels come before and behind the main loop; NULL: shared */
@@ -102,7 +103,6 @@ typedef struct stw_gpu_loop {
     int plain;             /* shared loop: it has kernels without features of single pairs             */
     int ordered;           /* and one without them for deterministic mode                              */
     int single;            /* and one each for dropout, a bias, a softcap and ALiBi alone              */
-    int own;               /* CDNA's: it has kernels made for the arch, beside the shared ones         */
     int whole;             /* its only kernel's work tiles have all keys of a sequence, bn at most     */
     const char *unaligned; /* NULL, or why it does not take tensors that start anywhere                */
     /* NULL, or why the loop does not take the problem. */

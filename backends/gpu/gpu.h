@@ -68,8 +68,6 @@ typedef struct stw_gpu_ops {
      * such kernel, STW_E_UNSUPPORTED when the device has less shared memory. */
     stw_status (*kernel_load)(stw_gpu *gpu, stw_gpu_kernel *kernel);
 
-    /* NULL, or what of a problem on this tile no main loop made for the arch takes, by name. NULL: always NULL. */
-    const char *(*unowned)(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params);
     stw_status (*check_stream)(stw_gpu *gpu, const char *who, stw_stream stream);
     /* `written`: an output or the workspace, which kernels store or add to. */
     stw_status (*check_pointer)(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written);

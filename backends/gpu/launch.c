@@ -124,7 +124,6 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     free(work->own);
     work->own = plan;
     work->slower = stw_attn_slower(call, tile, &work->params);
-    work->unowned = gpu->ops->unowned ? gpu->ops->unowned(call, tile, &work->params) : NULL;
     work->workspace_size = steps.workspace > unaligned.workspace ? steps.workspace : unaligned.workspace;
     write_note(work, gpu, &steps);
     return STW_OK;

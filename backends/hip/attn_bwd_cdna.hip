@@ -99,6 +99,12 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
     ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb) CDNA_MODES(id, f16, dev_f16, hd)                                  \
     CDNA_MODES(id, bf16, dev_bf16, hd)
+#define ROW_cdna_f32(id, hd, bm, bn, stages, warps, kb)                                                                \
+    static_assert(bm == attn_cdna_f32<hd>::BM, "both kinds of kernels have the same query blocks");                    \
+    ROW_f32(id, hd, bm, bn, stages, warps, kb) __attribute__((amdgpu_waves_per_eu(1, 1)))                              \
+    KERNEL(stw_attn_bwd_##id##_f32_plain, 256, (attn_cdna_main<attn_cdna_f32<hd>>(launch, dev_shared)))                \
+    __attribute__((amdgpu_waves_per_eu(1, 1)))                                                                         \
+    KERNEL(stw_attn_bwd_##id##_f32_exact, 256, (attn_cdna_exact<attn_cdna_f32<hd>>(launch, dev_shared)))
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                                     \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)
@@ -136,7 +142,7 @@ CDNA_ROWS_2(256)
 
 KERNEL(stw_attn_bwd_preprocess_f16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_f16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_preprocess_bf16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_bf16>(launch, dev_shared))
-KERNEL(stw_attn_bwd_preprocess_f32, ATTN_ROW_THREADS, attn_bwd_preprocess<float>(launch, dev_shared))
+KERNEL(stw_attn_bwd_preprocess_f32, ATTN_ROW_THREADS, attn_cdna_f32_preprocess(launch, dev_shared))
 KERNEL(stw_attn_bwd_postprocess, ATTN_ROW_THREADS, attn_bwd_postprocess(launch, dev_shared))
 KERNEL(stw_attn_hidden_blocks, ATTN_ROW_THREADS, attn_hidden_blocks(launch))
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))

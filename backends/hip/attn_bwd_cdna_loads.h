@@ -212,8 +212,9 @@ template <class C> struct attn_cdna_queries {
         DEV_UNROLL_FOR (int s = 0; s < UNITS; ++s)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) ahead.rows[s][r] = cdna_lift(ahead.rows[s][r]);
     }
-    /* Rows before the first that sees a key may hold anything: they become zero. */
-    DEV_FN void clear_before(attn_cdna_ahead<C> &ahead, int low) {
+    /* Rows before the first that sees a key, `low` of those loaded, may hold anything: they become zero. */
+    DEV_FN void clear_before(attn_cdna_ahead<C> &ahead, int low, int thread) {
+        low -= 4 * ((TENSORS == 2 ? thread : thread & 127) / FOURS);
         DEV_UNROLL_FOR (int s = 0; s < UNITS; ++s)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
                 if (r < low) ahead.rows[s][r] = leaf_u2{0, 0};

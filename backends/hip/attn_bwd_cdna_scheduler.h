@@ -6,6 +6,7 @@
 #ifndef STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 #define STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 
+#include "attn_bwd_cdna_f32.h"
 #include "attn_bwd_cdna_lift.h"
 
 /* K or V holds an element that counts (attn_bwd_subnormal.h): ordinary data has one in the first word of some lane. */
@@ -48,15 +49,14 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h
     w.turn.enter_head(l->dq_semaphore + at + first);
     w.queries.fetch(w.ahead);
     w.stats.fetch(w.ahead);
-    int t = C::TENSORS == 2 ? thread : thread & 127, group = t / C::FOURS;
-    int low = (int)dev_uniform(u.seq.q_low) - (first * C::BM + 4 * group);
-    if (dev_uniform(u.seq.q_low) > first * C::BM) w.queries.clear_before(w.ahead, low);
-    if (LIFTED) w.queries.lift(w.ahead);
+    const int low = (int)dev_uniform(u.seq.q_low) - first * C::BM;
+    if (dev_uniform(u.seq.q_low) > first * C::BM) w.queries.clear_before(w.ahead, low, thread);
+    if constexpr (LIFTED) w.queries.lift(w.ahead);
     DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i) w.queries.put(w.ahead, i);
     w.stats.put(w.ahead, w.lds);
     w.queries.fetch(w.ahead);
     if (C::PARTS == 2 && dev_uniform(u.seq.q_low) > first * C::BM + C::HELD)
-        w.queries.clear_before(w.ahead, low - C::HELD);
+        w.queries.clear_before(w.ahead, low - C::HELD, thread);
     w.stats.fetch(w.ahead);
     cdna_barrier();
 }
@@ -77,7 +77,8 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     int mine = block + (thread & 63);
     uint32_t marks_at = (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4);
     leaf_u2 marks = __builtin_amdgcn_raw_buffer_load_b64(w.stats.from, marks_at, 0, 0);
-    enum { SUMS = !dev_is_f16<typename C::T>::yes && !dev_flushes<typename C::T>::yes }; /* else there are none */
+    /* else there are none here */
+    enum { SUMS = !dev_is_f16<typename C::T>::yes && !dev_flushes<typename C::T>::yes && sizeof(typename C::T) == 2 };
     w.subnormal_steps = SUMS ? __builtin_amdgcn_ballot_w64(marks.y != 0 || w.subnormal_keys) : 0;
     uint64_t edge = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end);
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
@@ -158,7 +159,7 @@ template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const
     const int thread = w.thread(), n = thread & 15, key0 = C::KEYS * dev_uniform(thread >> 6) + 4 * (thread >> 4 & 3);
     const int used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - dev_uniform(u.j0), 0, C::BN);
     auto store = [&](auto &sums, cdna_tensor &t, uint32_t output, uint32_t dtype, uint32_t cols, float scale) {
-        if (dtype == STW_F32)
+        if (sizeof(T) == 4 || dtype == STW_F32)
             attn_cdna_store_sums<float, true>(sums, attn_cdna_output_of<float, C>(u, t, output, cols, scale, used), n,
                                               key0);
         else if (used < C::BN)
@@ -286,7 +287,7 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     }
     w.keys.load(u, wave, lane);
     w.subnormal_keys = attn_cdna_look_at_keys<C>(w, u, lane);
-    if constexpr (dev_flushes<typename C::T>::yes) {
+    if constexpr (dev_flushes<typename C::T>::yes || sizeof(typename C::T) == 4) {
         if (w.subnormal_keys || attn_cdna_rows_marked<C>(u, first, end, lane)) {
             attn_cdna_leave(w, u, first, end, smem, wave, lane);
             return;
@@ -304,7 +305,8 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     attn_cdna_work_tile<false>(w, u, bound, first, end, smem, wave, lane);
 }
 
-/* The work tiles that the main loop has left alone: every product as f32, a quarter as fast. */
+/* The work tiles that the main loop has left alone. 16 bits: every product as f32, a quarter as fast; f32: sums of dQ
+ * that may be subnormal, added by compare-and-swap. */
 template <class C> DEV_FN void attn_cdna_exact(const stw_attn_launch &launch, char *smem) {
     attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_WORK_TILE);
     int wave = (int)dev_wave(), lane = (int)dev_lane();

@@ -2,22 +2,22 @@
  *
  * The host side of CDNA's own main loop: which problems it takes and what it decides about them. Loops "cdna" to head
  * dim 128, "cdna_wide" above, "cdna_tall" of head dim 192; where the matrix unit takes subnormal operands for zero
- * "cdna_exact", "cdna_bf16" and "cdna_bf16_tall". Kernels: attn_bwd_cdna.h. Where it does not take a problem, the
- * shared kernels of the same tile run. Pure functions. */
+ * "cdna_exact", "cdna_bf16" and "cdna_bf16_tall"; of f32 "cdna_f32". Kernels: attn_bwd_cdna.h. Where it does not take a
+ * problem, the shared kernels of the same tile run. Pure functions. */
 #include "backends/gpu/attn_tiled.h"
 
-#include "backends/hip/device.h"
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads know masks alone */
+enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads, and those of f32, know masks alone */
 /* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most. */
 enum { CDNA_SUM_ROWS = 2048 };
+enum { CDNA_WAVES = 4 }; /* of a workgroup */
 
-/* The rows are whole vectors of 16 bytes, and 32-bit offsets reach all of a head and the blocks past its end. Where the
- * tensor starts is not asked: a plan does not know it, and CDNA's kernels take any address. */
-static int is_whole(const stw_tensor_param *t, uint32_t cols) {
-    return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0;
+/* The rows are whole vectors of `vector` elements, and 32-bit offsets reach all of a head and the blocks past its end.
+ * Where the tensor starts is not asked: a plan does not know it, and CDNA's kernels take any address. */
+static int is_whole(const stw_tensor_param *t, uint32_t cols, int64_t vector) {
+    return ((t->batch | t->head | t->seq | (int64_t)cols) & (vector - 1)) == 0;
 }
 
 /* `element`: bytes. */
@@ -25,8 +25,9 @@ static int is_near(const stw_tensor_param *t, int64_t rows, int64_t element) {
     return t->seq >= 0 && t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < (INT64_C(1) << 31) / element;
 }
 
+/* Of 16-bit elements. */
 static int is_even(const stw_tensor_param *t, int64_t rows, uint32_t cols) {
-    return is_whole(t, cols) && is_near(t, rows, 2);
+    return is_whole(t, cols, 8) && is_near(t, rows, 2);
 }
 
 /* Of dK or dV; 0: nobody wants it. */
@@ -43,19 +44,20 @@ static const char *uneven_tensor(const stw_attn_params *p, int64_t rows, int64_t
      element,                                                                                                          \
      "rows of " name " that are not whole vectors of 16 bytes",                                                        \
      "rows of " name " beyond 32-bit offsets"}
+    const uint32_t element = p->dtype == STW_F32 ? 4 : 2;
     const uint32_t dk = element_of(p, STW_OUT_DK, p->dk_dtype), dv = element_of(p, STW_OUT_DV, p->dv_dtype);
     const struct {
         const stw_tensor_param *tensor;
         int64_t rows;
         uint32_t cols, element; /* bytes */
         const char *not_whole, *far;
-    } tensors[] = {TENSOR("q", q, rows, head_dim_qk, 2),    TENSOR("dout", dout, rows, head_dim_v, 2),
-                   TENSOR("k", k, keys, head_dim_qk, 2),    TENSOR("v", v, keys, head_dim_v, 2),
-                   TENSOR("dk", dk, keys, head_dim_qk, dk), TENSOR("dv", dv, keys, head_dim_v, dv)};
+    } tensors[] = {TENSOR("q", q, rows, head_dim_qk, element), TENSOR("dout", dout, rows, head_dim_v, element),
+                   TENSOR("k", k, keys, head_dim_qk, element), TENSOR("v", v, keys, head_dim_v, element),
+                   TENSOR("dk", dk, keys, head_dim_qk, dk),    TENSOR("dv", dv, keys, head_dim_v, dv)};
 #undef TENSOR
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i) {
         if (!tensors[i].element) continue;
-        if (!is_whole(tensors[i].tensor, tensors[i].cols)) return tensors[i].not_whole;
+        if (!is_whole(tensors[i].tensor, tensors[i].cols, 16 / element)) return tensors[i].not_whole;
         if (!is_near(tensors[i].tensor, tensors[i].rows, tensors[i].element)) return tensors[i].far;
     }
     return NULL;
@@ -118,7 +120,7 @@ static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *
 static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *p) {
     stw_attn_params rest = *p;
     if (class_of_rows(p) <= CDNA_SUM_ROWS / stw_larger(p->group, 1)) rest.dk_dtype = rest.dv_dtype = rest.dtype;
-    if (tile->head_dim > CDNA_MODES_DIM) {
+    if (tile->head_dim > CDNA_MODES_DIM || p->dtype == STW_F32) {
         if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
         return p->features & STW_FEAT_DETERMINISTIC ? "deterministic mode" : NULL;
     }
@@ -182,6 +184,20 @@ static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_
     if (p->head_dim_v <= STW_CDNA_TALL_V && !cdna_refusal(tile, p)) out->mode = "tall";
 }
 
+/* f32: kernels of four waves, whatever the table says of the shared ones; no kernels before and behind them. */
+static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    stw_attn_tiled_plan(tile, p, wave, 0, out);
+    if (cdna_refusal(tile, p)) return;
+    out->mode = "plain";
+    out->exact = "exact";
+    out->sums_dq = 1;
+    out->warps = CDNA_WAVES;
+    out->dq_rows = 1;
+    out->bn = STW_CDNA_F32_BN(tile->head_dim);
+    out->smem = STW_CDNA_F32_SMEM(tile->head_dim);
+    out->vectors = STW_STATS_NEGATED;
+}
+
 /* f16 is multiplied by the shared kernels, as f32. */
 static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     if (p->dtype == STW_F16) stw_attn_tiled_plan(tile, p, wave, 1, out);
@@ -199,15 +215,11 @@ static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p
     return feature ? feature : "f16, which is multiplied as f32 here";
 }
 
-const char *stw_hip_unowned(stw_attn_call call, const stw_variant *tile, const stw_attn_params *p) {
-    if (call != STW_CALL_BWD || tile->loop->gpu->own) return NULL;
-    return p->dtype == STW_F32 ? "f32" : "this variant";
-}
-
-#define CDNA .call = STW_CALL_BWD, .own = 1
+#define CDNA .call = STW_CALL_BWD
 STW_ATTN_LOOP(cdna, CDNA, .slower = cdna_refusal, .plan = plan);
 STW_ATTN_LOOP(cdna_wide, CDNA, .slower = cdna_refusal, .plan = plan);
 STW_ATTN_LOOP(cdna_tall, CDNA, .slower = cdna_refusal, .plan = plan_tall);
 STW_ATTN_LOOP(cdna_exact, CDNA, .slower = cdna_refusal, .plan = plan_exact);
+STW_ATTN_LOOP(cdna_f32, CDNA, .f32 = 1, .slower = cdna_refusal, .plan = plan_f32);
 STW_ATTN_LOOP(cdna_bf16, CDNA, .slower = slower_bf16, .plan = plan_bf16);
 STW_ATTN_LOOP(cdna_bf16_tall, CDNA, .slower = slower_bf16, .plan = plan_bf16_tall);

@@ -293,7 +293,6 @@ static const stw_gpu_ops hip_ops = {
     .restore = hip_restore,
     .module_load = hip_module_load,
     .kernel_load = hip_kernel_load,
-    .unowned = stw_hip_unowned,
     .check_stream = stw_hip_check_stream,
     .check_pointer = stw_hip_check_pointer,
     .launch = stw_hip_launch,

@@ -41,7 +41,6 @@ stw_status stw_hip_check_in(stw_hip_state *state, const char *who, stw_stream st
                             const char *call, int error);
 
 /* stw_gpu_ops */
-const char *stw_hip_unowned(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params);
 stw_status stw_hip_check_stream(stw_gpu *gpu, const char *who, stw_stream stream);
 stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written);
 stw_status stw_hip_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,

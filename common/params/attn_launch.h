@@ -160,6 +160,11 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 #define STW_CDNA_SMEM(hd)                                                                                              \
     (2u * STW_CDNA_HELD(hd) * (4u * (((hd) + 63u) / 64u * 64u) + 32u) +                                                \
      STW_CDNA_HELD(hd) / 4u * (4u * (2u * STW_CDNA_BN(hd) + 32u) + 64u) + 2u * 32u * 4u + STW_CDNA_WORK_TILE_BYTES)
+/* Its loop for f32: 16 rows of Q, dO and dS. */
+#define STW_CDNA_F32_BN(hd) ((hd) > 128u ? 64u : (hd) > 64u ? 128u : 192u)
+#define STW_CDNA_F32_SMEM(hd)                                                                                          \
+    (2u * 16u * (4u * (hd) + 32u) + 4u * (4u * (4u * STW_CDNA_F32_BN(hd) + 32u) + 64u) + 2u * 32u * 4u +               \
+     STW_CDNA_WORK_TILE_BYTES)
 /* sm90's own main loop: rows of a query block; K of this work tile and the next, V, three stages of Q, dO and
  * statistics, two of dS, which queries see which key, barriers and work tiles. */
 #define STW_SM90_BM(hd) ((hd) > 64u ? 64u : 128u)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 PROBLEMS = tuple(f"attn_bwd:bf16:b1h2s257d{dim}:causal_tl" for dim in ("32", "64", "96", "128", "192", "192x128", "256"))
+PROBLEMS += tuple(f"attn_bwd:f32:b1h2s257d{dim}:causal_tl" for dim in ("64", "128", "256"))
 
 
 def main():
@@ -20,7 +21,7 @@ def main():
             done = subprocess.run([sys.argv[1], "conform", "--variant", "auto", "-j0", problem], text=True,
                                   capture_output=True, env=dict(os.environ, CDNA_EMU_COUNTS=str(path)))
             lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-        kernels = {name: int(numbers[-1]) for name, *numbers in lines if name.endswith(("_bf16_plain", "_bf16_tall"))}
+        kernels = {name: int(numbers[-1]) for name, *numbers in lines if name.endswith(("_bf16_plain", "_bf16_tall", "_f32_plain"))}
         if done.returncode or not kernels:
             failures.append(f"{problem}: {done.stdout}{done.stderr}kernels {sorted(name for name, *_ in lines)}")
         failures += [f"{problem}: {name}: {lost} cycles of conflicts" for name, lost in kernels.items() if lost]

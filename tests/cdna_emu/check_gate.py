@@ -26,6 +26,8 @@ CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 334, ("g
                   ("gfx90a", 64, "f16"): 402, ("gfx90a", 32, "f16"): 314,
                   ("gfx942", 192, "bf16"): 538, ("gfx942", "tall", "bf16"): 493, ("gfx942", 256, "bf16"): 451,
                   ("gfx942", 192, "f16"): 554, ("gfx942", "tall", "f16"): 509, ("gfx942", 256, "f16"): 459,
+                  ("gfx942", 256, "f32"): 1105, ("gfx942", 128, "f32"): 1060, ("gfx942", 64, "f32"): 1500,
+                  ("gfx90a", 256, "f32"): 1105, ("gfx90a", 128, "f32"): 1060, ("gfx90a", 64, "f32"): 1500,
                   ("gfx90a", 192, "bf16"): 556, ("gfx90a", "tall", "bf16"): 511, ("gfx90a", 256, "bf16"): 459}
 
 
@@ -112,9 +114,14 @@ def main():
             product = bm * bn * hd // 4096 // warps
             keys, held = 64 if hd > 192 else 128 if hd > 128 else 192, 16 if hd > 192 else 32 # STW_CDNA_BN, STW_CDNA_HELD
             step = (3 * hd + 2 * (CDNA_TALL_V if tall else hd)) * CDNA_ROWS * keys // 4096 // WAVES
+            f32 = loop == "cdna_f32"
+            if f32: # STW_CDNA_F32_BN; four instructions a product, blocks of bm rows
+                keys, held = 64 if hd > 128 else 128 if hd > 64 else 192, 16
+                step = 4 * 5 * hd * bm * keys // 4096 // WAVES
             if own:
                 loops = straight_loops(instructions, TURN_BRANCHES if ordered else 0)
-                most = CDNA_STEP_MOST[arch, "tall" if tall else hd, "bf16" if "_bf16_" in name else "f16"] + CDNA_STEP_MORE[mode]
+                dtype = "f32" if f32 else "bf16" if "_bf16_" in name else "f16"
+                most = CDNA_STEP_MOST[arch, "tall" if tall else hd, dtype] + CDNA_STEP_MORE[mode]
                 inline = 4 * step if ordered and arch == "gfx90a" else 0 # the exact steps, each product as four of f32
                 straight = 2 if arch == "gfx942" and "_bf16_" in name or mode == "dropout" else 3 # else in the third, sums may be added one by one
                 if ordered:
@@ -126,7 +133,7 @@ def main():
                 elif not ordered and min(under_way for _, _, under_way in loops) < held * hd // 64 // WAVES:
                     failures.append(f"{name}: {loops}: a step waits for its own additions")
             elif name.endswith("_exact"):
-                if matrix != 4 * step: # each as four of f32
+                if matrix != (step if f32 else 4 * step): # each as four of f32
                     failures.append(f"{name}: {matrix} matrix instructions")
             elif not matrix or matrix % product:
                 failures.append(f"{name}: {matrix} matrix instructions, a product has {product}")

@@ -135,7 +135,8 @@ class Hip:
         """A bug in CDNA's own kernels needs no others: seconds instead of half a minute. Its cases, which take them alone."""
         if not mutant or "attn_bwd_cdna" not in mutant["file"]:
             return None
-        kinds = "cdna|cdna_wide|cdna_tall|cdna_exact|cdna_bf16|cdna_bf16_tall|fwd"
+        f32 = mutant["file"].endswith("_f32.h")
+        kinds = "cdna_f32|fwd_f32" if f32 else "cdna|cdna_wide|cdna_tall|cdna_exact|cdna_bf16|cdna_bf16_tall|fwd"
         mode = mutant.get("mode")  # of the kernels that the bug is in; without one those that know only masks are left
         image, table = tree / "backends/hip/attn_bwd_cdna.hip", tree / f"common/tuning/attn_bwd.{self.arch}.def"
         text, count = re.subn(r"ROW_full\([^)]*\) (CDNA\()|^STW_DBIAS_TILES_64\(BIAS_TILE\)$",
@@ -149,7 +150,7 @@ class Hip:
         names = re.findall(r"^STW_VARIANT\((\w+)", kept, re.M)
         table.write_text("".join(line for line in kept.splitlines(True) if not line.startswith("STW_RULE") or
                                  re.search(r", (\w+)\)$", line)[1] in names))
-        return read_cases("cdna_cases.txt")
+        return read_cases("cdna_f32_cases.txt" if f32 else "cdna_cases.txt")
 
     def rows(self, value):
         return [f"STW_IMAGE(HIP, {self.arch}, CODE_OBJECT, {SYMBOL}, {value})\n"]
