@@ -544,6 +544,13 @@ size_t stw_cp_plan_workspace_size(const stw_cp_plan *plan) {
 
 /* ---- what users read ---- */
 
+/* The forward, and whatever dispatch adds, has one order. */
+static int gives_same_bits(const stw_cp_plan *p) {
+    for (int64_t i = 0; i < p->engine_count && p->kind == STW_PLAN_ATTN_BWD; ++i)
+        if (!stw_plan_gives_same_bits(p->engines[i].plan)) return 0;
+    return 1;
+}
+
 static void text_of(const stw_cp_plan *p, stw_text *text) {
     static const char *const overlaps[] = {
         [STW_CP_RING] = "K and V of the next step under this step's kernels, dK and dV of one half of a block under "
@@ -569,7 +576,8 @@ static void text_of(const stw_cp_plan *p, stw_text *text) {
     stw_text_add(text, "sent: %llu bytes by this rank\n", (unsigned long long)p->sent_bytes);
     stw_text_add(text, "imbalance: %.2f %%\n", 100 * p->imbalance);
     stw_text_add(text, "overlap: %s\n", p->shards == 1 && p->split == 1 ? "nothing is sent" : overlaps[p->schedule]);
-    stw_text_add(text, "deterministic: yes, for this number of ranks\n");
+    stw_text_add(text, "deterministic: %s\n",
+                 gives_same_bits(p) ? "yes, for this number of ranks" : "not asked for: GPUs add to dQ in any order");
     stw_text_add(text, "workspace: %zu bytes\n", stw_cp_plan_workspace_size(p));
     if (p->engine_count) {
         stw_text_add(text, "one of the plans:\n");

@@ -157,6 +157,10 @@ size_t stw_plan_workspace_size(const stw_plan *plan) {
     return bytes ? bytes + STW_WORKSPACE_ALIGNMENT - 1 : 0;
 }
 
+int stw_plan_gives_same_bits(const stw_plan *plan) {
+    return plan->context->ops->backend == STW_BACKEND_CPU || plan->work.params.features & STW_FEAT_DETERMINISTIC;
+}
+
 void stw_plan_text(const stw_plan *plan, stw_text *text) {
     const stw_attn_work *work = &plan->work;
     const stw_variant *variant = work->variant;

@@ -73,6 +73,9 @@ stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, cons
 /* After a call: the plan's first one that its pointers sent to unaligned_variant is a line of the log. */
 void stw_plan_note_call(const stw_plan *plan, const stw_attn_params *params);
 
+/* 1: calls give the same bits run after run. */
+int stw_plan_gives_same_bits(const stw_plan *plan);
+
 /* The text of stw_plan_describe. */
 void stw_plan_text(const stw_plan *plan, stw_text *text);
 

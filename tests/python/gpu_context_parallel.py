@@ -46,6 +46,7 @@ def rank_main(rank, store):
 
     from sternway.torch import context_parallel
     torch.cuda.set_device(rank)
+    torch.use_deterministic_algorithms(True, warn_only=True)
     dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=RANKS,
                             timeout=datetime.timedelta(seconds=60))
     generator = torch.Generator().manual_seed(3)

@@ -155,7 +155,8 @@ static int run_all(const settings *s) {
         if (!is_wanted(s, result.name)) continue;
         status = cp_whole_build(cp_rows[i].problem, s->seed, 1, context, &whole);
         if (status) {
-            snprintf(result.text, sizeof result.text, "%s: %s", stw_status_name(status), stw_tool_last_error());
+            snprintf(result.text, sizeof result.text, "%s: %s", stw_status_name(status),
+                     whole.single.text[0] ? whole.single.text : stw_tool_last_error());
             if (status == STW_E_UNSUPPORTED) result.outcome = STW_VERIFY_SKIP;
         } else {
             result = run_row(s, &cp_rows[i], &whole);

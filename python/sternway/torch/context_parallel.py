@@ -254,7 +254,8 @@ class ContextParallel:
     def attention(self, q, k, v, *, is_causal: bool = False, scale: float | None = None, total_q: int | None = None,
                   total_k: int | None = None) -> torch.Tensor:
         """scaled_dot_product_attention of the whole problem: q [B,Hq,S here,D], k and v [B,Hk,S here,D], Hq a multiple of Hk, any
-        strides with a contiguous last dimension.
+        strides with a contiguous last dimension. On GPUs gradients have the same bits run after run under
+        torch.use_deterministic_algorithms, on the CPU always.
         total_q, total_k: rows of the whole; None: those of this rank times the group's size, where that is right."""
         for name, t in (("q", q), ("k", k), ("v", v)):
             if t.dim() != 4 or t.device != self.device or t.dtype != q.dtype:
@@ -267,7 +268,8 @@ class ContextParallel:
         return _Attention.apply(self, (is_causal, scale, totals), rows_of(q), rows_of(k), rows_of(v))
 
     def plan(self, call: str, options, tensors):
-        key = (call, options, *((tuple(t.shape), t.stride()) for t in tensors.values()), tensors["q"].dtype)
+        deterministic = _native.DETERMINISTIC_ON if torch.are_deterministic_algorithms_enabled() else 0
+        key = (call, options, deterministic, *((tuple(t.shape), t.stride()) for t in tensors.values()), tensors["q"].dtype)
         if key in self.plans:
             return self.plans[key]
         is_causal, scale, (total_q, total_k) = options
@@ -278,7 +280,8 @@ class ContextParallel:
         number = {"scale": scale, "flags": _native.ATTN_HAS_SCALE} if scale is not None else {}
         attn = _fill(_native.AttnDesc, dtype=dtypes[q.dtype], batch=q.shape[0], heads_q=q.shape[1], heads_kv=k.shape[1],
                      head_dim_qk=q.shape[3], head_dim_v=v.shape[3], max_seq_q=q.shape[2], max_seq_kv=k.shape[2],
-                     mask=_native.MASK_CAUSAL_TOP_LEFT if is_causal else _native.MASK_NONE, **number, **strides)
+                     mask=_native.MASK_CAUSAL_TOP_LEFT if is_causal else _native.MASK_NONE, deterministic=deterministic,
+                     **number, **strides)
         desc = _Desc(struct_size=ctypes.sizeof(_Desc), attn=ctypes.addressof(attn), seq_q=total_q, seq_kv=total_k,
                      order=self.order, schedule=self.schedule, ranks_per_node=self.ranks_per_node)
         plan = ctypes.c_void_p()
