@@ -58,6 +58,14 @@ static int grow_table(stw_cp_plan *p) {
     return 1;
 }
 
+/* Sums of dK and dV that end in 16 bits. Only those that are asked for count: parts make both. */
+static uint32_t features_of_parts(const stw_cp_plan *p) {
+    const stw_attn_desc *d = &p->attn;
+    if (p->kind != STW_PLAN_ATTN_BWD || stw_dtype_size(d->dtype) != 2) return 0;
+    if (d->outputs & STW_OUT_DK && d->dk_dtype != d->dtype) return 0;
+    return d->outputs & STW_OUT_DV && d->dv_dtype != d->dtype ? 0 : STW_FEAT_ROUNDED_SUMS;
+}
+
 stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, int32_t *engine_out) {
     if (!grow_table(plan)) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", plan->call);
     size_t place = place_of(plan, plan->engine_table, plan->engine_room, desc);
@@ -66,7 +74,7 @@ stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, int32
         return STW_OK;
     }
     stw_plan *made = NULL;
-    stw_status status = stw_plan_build(plan->context, desc, plan->kind, NULL, &made);
+    stw_status status = stw_plan_build(plan->context, desc, plan->kind, features_of_parts(plan), NULL, &made);
     if (status) return status;
     stw_cp_engine *added = stw_cp_grow(&plan->engines, &plan->engine_count, sizeof *added);
     if (!added) {

@@ -17,7 +17,7 @@ typedef struct subject {
 } subject;
 
 static stw_status build(stw_context *context, const subject *s, stw_text *why, stw_plan **plan_out) {
-    return s->attn ? stw_plan_build(context, s->attn, s->kind, why, plan_out)
+    return s->attn ? stw_plan_build(context, s->attn, s->kind, 0, why, plan_out)
                    : stw_jagged_plan_build(context, s->jagged, plan_out);
 }
 

@@ -44,7 +44,7 @@ static stw_status plan_attention(stw_context *context, const stw_jagged_desc *de
         size_t offsets = aligned(4 * ((size_t)desc->components + 1)), used = aligned(4 * (size_t)desc->components);
         plan->lengths_size = 2 * (offsets + used);
     }
-    return stw_plan_build(context, &attn, STW_PLAN_ATTN_BWD, NULL, &plan->attn);
+    return stw_plan_build(context, &attn, STW_PLAN_ATTN_BWD, 0, NULL, &plan->attn);
 }
 
 static stw_status plan_parts(stw_context *context, stw_jagged_plan *plan) {

@@ -82,13 +82,14 @@ stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, con
     return STW_OK;
 }
 
-stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind, stw_text *why_all,
-                          stw_plan **plan_out) {
+stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind, uint32_t features,
+                          stw_text *why_all, stw_plan **plan_out) {
     stw_attn_desc checked = *desc;
     stw_attn_work shape;
     stw_status status = stw_attn_check(&checked, kind);
     if (status) return status;
     stw_plan_shape(context, &checked, kind, &shape);
+    shape.params.features |= features;
     status = stw_plan_make(context, &checked, &shape, &shape.params, why_all, plan_out);
     if (!status) stw_context_retain(context);
     return status;
@@ -110,7 +111,7 @@ static stw_status plan_create(stw_context *context, const stw_attn_desc *desc, s
     if (!context) return stw_fail(STW_E_INVALID, "%s_plan: context is null", stw_plan_kind_name(kind));
     if (!plan_out) return stw_fail(STW_E_INVALID, "%s_plan: plan_out is null", stw_plan_kind_name(kind));
     stw_status status = stw_extend(who, desc, &full, sizeof full, STW_SIZE_ATTN_DESC_0_1);
-    if (!status) status = stw_plan_build(context, &full, kind, NULL, plan_out);
+    if (!status) status = stw_plan_build(context, &full, kind, 0, NULL, plan_out);
     if (!status) stw_plan_log(*plan_out);
     return status;
 }

@@ -40,10 +40,10 @@ stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, con
 void stw_plan_free(stw_plan *plan); /* NULL is fine */
 void stw_plan_log(const stw_plan *plan);
 
-/* Checks, selects and prepares on an opened context, without logging. `why_all` (optional)
- * gets a line for every rule that was passed over. Shared by the plan calls and explain. */
-stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind, stw_text *why_all,
-                          stw_plan **plan_out);
+/* Checks, selects and prepares on an opened context, without logging. `features`: STW_FEAT_* that no descriptor has.
+ * `why_all` (optional) gets a line for every rule that was passed over. Shared by the plan calls and explain. */
+stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind, uint32_t features,
+                          stw_text *why_all, stw_plan **plan_out);
 
 /* The same for a jagged operation (jagged_bwd.c). */
 stw_status stw_jagged_plan_build(stw_context *context, const stw_jagged_desc *desc, stw_plan **plan_out);

@@ -60,7 +60,7 @@
  *
  * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps they
  * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
- * only what it has written.
+ * only what it has written. With STW_FEAT_ROUNDED_SUMS 16-bit outputs follow, and sums stay in registers.
  *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to mask_scores ahead
@@ -246,7 +246,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     };
     /* With `left` steps left f32 sums of this work tile are in memory already, those of the last steps not counted. */
     auto drained = [&](const attn_work_tile &tile, int left) {
-        return dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
+        return !(p.features & STW_FEAT_ROUNDED_SUMS) &&
+               dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
     };
     /* This warp's rows of dV or dK, by way of the place of dS that nobody multiplies: its warpgroup's panel there. */
     auto store = [&](const attn_work_tile &tile, const float(&x)[HD / 2], const stw_tensor_param &to, uint32_t vectors,
@@ -605,9 +606,9 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     for (;;) {
         DEV_UNROLL_FOR (int i = 0; i < HD / 2; ++i) dk[i] = dv[i] = 0.0f;
         bool follows;
-        int until = 1; /* the steps that are left when the sums are drained next, or less than 1 */
+        int until = 0; /* the steps that are left when the sums are drained next, or less than 1 */
         if constexpr (C::DRAINS) {
-            until = it.left - (int)C::DRAIN_STEPS;
+            if (!(p.features & STW_FEAT_ROUNDED_SUMS)) until = it.left - (int)C::DRAIN_STEPS;
             prefetch_sums();
         }
         auto goes_on = [&]() { return it.left > 1 && (!C::DRAINS || it.left > until); };

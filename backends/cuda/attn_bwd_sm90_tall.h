@@ -211,8 +211,8 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         DEV_UNROLL_FOR (int i = 0; i < rows::HD / 2; ++i) x[i] = 0.0f;
     };
     auto drain = [&](const attn_work_tile &tile, int left) {
-        const bool drained =
-            dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS; /* before this time */
+        const bool drained = /* before this time */
+            sm90_wide_drains<C>(p) && dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
         drain_one(sm90_panels<C::PANELS_V>(), tile, dv, STW_OUT_DV, drained);
         drain_one(sm90_panels<C::PANELS>(), tile, dk, STW_OUT_DK, drained);
     };

@@ -310,8 +310,8 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         }
     };
     auto drain = [&](const attn_work_tile &tile, int left) {
-        const bool drained =
-            dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS; /* before this time */
+        const bool drained = /* before this time */
+            sm90_wide_drains<C>(p) && dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
         drain_one(tile, dv, STW_OUT_DV, drained);
         drain_one(tile, dk, STW_OUT_DK, drained);
     };

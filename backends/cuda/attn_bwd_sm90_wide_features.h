@@ -10,7 +10,7 @@
 
 /* f32 sums of this call go to memory every DRAIN_STEPS steps. */
 template <class C> DEV_FN bool sm90_wide_drains(const stw_attn_params &p) {
-    return C::OUTPUTS && (p.dk_dtype == STW_F32 || p.dv_dtype == STW_F32);
+    return C::OUTPUTS && (p.dk_dtype == STW_F32 || p.dv_dtype == STW_F32) && !(p.features & STW_FEAT_ROUNDED_SUMS);
 }
 
 /* What ALiBi adds to the exponents, times log2(e): base - |origin[n] + i step|. A thread has scores of two rows of the

@@ -119,7 +119,8 @@ static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *
 /* NULL, or what no mode knows. */
 static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *p) {
     stw_attn_params rest = *p;
-    if (class_of_rows(p) <= CDNA_SUM_ROWS / stw_larger(p->group, 1)) rest.dk_dtype = rest.dv_dtype = rest.dtype;
+    if (p->features & STW_FEAT_ROUNDED_SUMS || class_of_rows(p) <= CDNA_SUM_ROWS / stw_larger(p->group, 1))
+        rest.dk_dtype = rest.dv_dtype = rest.dtype;
     if (tile->head_dim > CDNA_MODES_DIM || p->dtype == STW_F32) {
         if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
         return p->features & STW_FEAT_DETERMINISTIC ? "deterministic mode" : NULL;
