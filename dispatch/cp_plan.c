@@ -294,8 +294,8 @@ static stw_status choose(stw_cp_plan *p) {
 
 /* ---- delta and dSink: stw_attn_bwd over one zero key gives both; rows that see no key get a call without keys ----
  *
- * A preprocess makes delta of all rows, also of those that the mask leaves nothing. So the mask shows the key to the last
- * row alone, and the main kernel has one block of rows to do: with all of 8192 it took 3.2 ms on an H100. */
+ * A preprocess makes delta of all rows, also of those that the mask leaves nothing. So the mask shows the key to the
+ * last row alone, and the main kernel has one block of rows to do: with all of 8192 it took 3.2 ms on an H100. */
 
 static stw_status add_rows(stw_cp_plan *p, int64_t s, int64_t row, int64_t count, int sees) {
     const stw_cp_seq *seq = &p->seqs[s];
