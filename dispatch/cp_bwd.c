@@ -41,6 +41,7 @@ static stw_status run_rows(stw_cp_run *run) {
         stw_attn_args a = STW_INIT(stw_attn_args);
         a.q = stw_cp_at(&run->q, seq, 0, rows->row);
         a.k = a.v = keys;
+        a.block_mask = (const uint8_t *)keys;
         if (run->out.data) a.out = stw_cp_at(&run->out, seq, 0, rows->row);
         a.dout = stw_cp_at(&run->dout, seq, 0, rows->row);
         a.lse = (float *)(void *)stw_cp_at(&run->lse, seq, 0, rows->row);

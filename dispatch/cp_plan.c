@@ -294,8 +294,8 @@ static stw_status choose(stw_cp_plan *p) {
 
 /* ---- delta and dSink: stw_attn_bwd over one zero key gives both; rows that see no key get a call without keys ----
  *
- * A preprocess makes delta of all rows, also of those that the mask leaves nothing. So the mask shows the key to the
- * last row alone, and the main kernel has one block of rows to do: with all of 8192 it took 3.2 ms on an H100. */
+ * A preprocess reads all rows that a causal mask or a window leaves a key. So a block mask hides the key, and the main
+ * kernel has nothing to do: with 8192 rows, 32 heads on 8, it took 3.2 ms on an H100. */
 
 static stw_status add_rows(stw_cp_plan *p, int64_t s, int64_t row, int64_t count, int sees) {
     const stw_cp_seq *seq = &p->seqs[s];
@@ -308,11 +308,8 @@ static stw_status add_rows(stw_cp_plan *p, int64_t s, int64_t row, int64_t count
     d.flags &= STW_ATTN_HAS_SCALE | STW_ATTN_GIVEN_DELTA | STW_ATTN_DLSE | STW_ATTN_SINK | STW_ATTN_HAS_DIM_STRIDES;
     d.window_left = d.window_right = d.diagonal_shift = 0;
     d.mask = STW_MASK_NONE;
-    if (sees) {
-        d.mask = STW_MASK_CAUSAL_TOP_LEFT;
-        d.flags |= STW_ATTN_HAS_SHIFT;
-        d.diagonal_shift = 1 - count;
-    }
+    d.block_mask = (stw_block_mask_strides){0};
+    d.flags |= STW_ATTN_BLOCK_MASK; /* one byte for all blocks */
     d.bias_dtype = d.dbias_dtype = STW_DTYPE_NONE;
     d.softcap = 0;
     d.softcap_f64 = 0;
