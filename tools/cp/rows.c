@@ -16,7 +16,7 @@ const cp_row cp_rows[] = {
     BOTH("attn_bwd:bf16:b2h4k2s93d32", RING),
     BOTH("attn_bwd:bf16:b1h4k2s128d64:causal_br", RING),
     ZIGZAG("attn_bwd:bf16:b1h2k1s1100d64:causal_br:dropout0.1", RING), /* chunks of several tiles */
-    CONTIGUOUS("attn_bwd:f16:b1h8k1s1100x260d128", RING), /* sums of more than 2048 rows on each rank */
+    CONTIGUOUS("attn_bwd:f16:b1h8k1s1100x260d128", RING),              /* sums of more than 2048 rows on each rank */
     ZIGZAG("attn_bwd:bf16:b1h2k1s1100d64:causal_br:det", RING),
     CONTIGUOUS("attn_bwd:f16:b1h2s700d40:causal_br:det", ALL_GATHER),
     ZIGZAG("attn_bwd:bf16:b1h84s40d16:causal_br:sink:grads_qkvs:det", ULYSSES),
