@@ -70,7 +70,14 @@ typedef struct setting {
 
 enum { ROWS = 64, HEADS = 2, DIM = 64 };
 
-static void set_up(setting *s, int waits) {
+typedef enum call { BACKWARD, FORWARD } call;
+
+static stw_status run(setting *s, call which) {
+    return which == FORWARD ? stw_cp_attn_fwd(s->plan, &s->args, s->workspace, s->size, NULL)
+                            : stw_cp_attn_bwd(s->plan, &s->args, s->workspace, s->size, NULL);
+}
+
+static void set_up(setting *s, call which, int waits) {
     stw_cp_transport wire = STW_INIT(stw_cp_transport);
     stw_context_opts opts = STW_INIT(stw_context_opts);
     stw_attn_desc attn = STW_INIT(stw_attn_desc);
@@ -97,7 +104,8 @@ static void set_up(setting *s, int waits) {
     desc.seq_q = desc.seq_kv = 2 * ROWS;
     desc.order = STW_CP_ZIGZAG;
     desc.schedule = STW_CP_RING;
-    s->status = stw_cp_attn_bwd_plan(s->cp, s->context, &desc, &s->plan);
+    s->status = which == FORWARD ? stw_cp_attn_fwd_plan(s->cp, s->context, &desc, &s->plan)
+                                 : stw_cp_attn_bwd_plan(s->cp, s->context, &desc, &s->plan);
     if (s->status) return;
     s->size = stw_cp_plan_workspace_size(s->plan);
     for (int i = 0; i < 10; ++i)
@@ -148,13 +156,13 @@ static int count(const char *log, const char *word) {
 static void a_call_asks_in_order(void **state) {
     setting s;
     (void)state;
-    set_up(&s, 0);
+    set_up(&s, BACKWARD, 0);
     if (s.status) fail_msg("%s", stw_last_error());
     const char *log = take_log();
     assert_int_equal(count(log, "cuStreamCreate"), 1);
     assert_int_equal(count(log, "cuEventCreate"), 2);
     groups = 0;
-    if (stw_cp_attn_bwd(s.plan, &s.args, s.workspace, s.size, NULL)) fail_msg("%s", stw_last_error());
+    if (run(&s, BACKWARD)) fail_msg("%s", stw_last_error());
     log = take_log();
     static const char *const never[] = {
         "cuStreamSynchronize", "cuMemAlloc_v2",       "cuMemFree_v2", "cuStreamCreate",     "cuEventCreate",
@@ -187,6 +195,40 @@ static void a_call_asks_in_order(void **state) {
     assert_int_equal(count(log, "cuEventDestroy_v2"), 2);
 }
 
+/* The forward moves K and V alone, in tick 0, and merges its parts in the caller's stream: four of two chunks of q
+ * against two of this rank's own keys, beside what is sent, and behind it two against the other rank's keys, which are
+ * one run. */
+static void a_forward_merges_its_parts(void **state) {
+    static const char merge[] = ":launch stw_cp_merge_part\n";
+    setting s;
+    float host[16];
+    (void)state;
+    set_up(&s, FORWARD, 0);
+    if (s.status) fail_msg("%s", stw_last_error());
+    take_log();
+    groups = 0;
+    if (run(&s, FORWARD)) fail_msg("%s", stw_last_error());
+    const char *log = take_log();
+    assert_int_equal(groups, 1);
+    assert_int_equal(count(log, "cuEventRecord"), 2);
+    assert_int_equal(count(log, "cuStreamWaitEvent"), 2);
+    const char *end = strstr(log, "wire:group_end\n"), *joined = end ? strstr(end, ":cuStreamWaitEvent\n") : NULL;
+    assert_non_null(joined);
+    int beside = 0, behind = 0;
+    for (const char *at = log; (at = strstr(at, merge)) != NULL; at += sizeof merge - 1)
+        if (at > joined) ++behind;
+        else if (at > end) ++beside;
+    assert_int_equal(beside, 4);
+    assert_int_equal(behind, 2);
+    assert_int_equal(count(log, "launch stw_cp_merge_part"), beside + behind);
+    s.args.v = host;
+    assert_int_equal(run(&s, FORWARD), STW_E_INVALID);
+    assert_non_null(strstr(stw_last_error(), "cp_attn_fwd: v "));
+    assert_null(strstr(take_log(), "launch "));
+    tear_down(&s);
+    take_log();
+}
+
 static void each_failure_is_told(void **state) {
     static const struct {
         const char *function;
@@ -200,17 +242,17 @@ static void each_failure_is_told(void **state) {
         char plan[64];
         snprintf(plan, sizeof plan, "%s:304", rows[i].function); /* CUDA_ERROR_OPERATING_SYSTEM */
         if (rows[i].plans) setenv("FAKE_FAIL", plan, 1);
-        set_up(&s, 0);
+        set_up(&s, BACKWARD, 0);
         if (!rows[i].plans) {
             if (s.status) fail_msg("%s", stw_last_error());
             setenv("FAKE_FAIL", plan, 1);
-            s.status = stw_cp_attn_bwd(s.plan, &s.args, s.workspace, s.size, NULL);
+            s.status = run(&s, BACKWARD);
         }
         if (s.status != STW_E_DRIVER || !strstr(stw_last_error(), rows[i].function))
             fail_msg("%s: %s: %s", rows[i].function, stw_status_name(s.status), stw_last_error());
         unsetenv("FAKE_FAIL");
         if (!rows[i].plans) { /* this rank is out of step with the others */
-            assert_int_equal(stw_cp_attn_bwd(s.plan, &s.args, s.workspace, s.size, NULL), STW_E_DRIVER);
+            assert_int_equal(run(&s, BACKWARD), STW_E_DRIVER);
             assert_non_null(strstr(stw_last_error(), "the transport has failed before"));
         }
         tear_down(&s);
@@ -224,10 +266,10 @@ static void each_failure_is_told(void **state) {
 static void a_failed_group_is_joined(void **state) {
     setting s;
     (void)state;
-    set_up(&s, 0);
+    set_up(&s, BACKWARD, 0);
     take_log();
     fails = 1;
-    stw_status status = stw_cp_attn_bwd(s.plan, &s.args, s.workspace, s.size, NULL);
+    stw_status status = run(&s, BACKWARD);
     fails = 0;
     assert_int_equal(status, STW_E_DRIVER);
     const char *end = strstr(take_log(), "wire:group_end\n");
@@ -243,14 +285,14 @@ static void host_transports_and_host_memory_are_refused(void **state) {
     setting s;
     float host[16];
     (void)state;
-    set_up(&s, 1);
+    set_up(&s, BACKWARD, 1);
     assert_int_equal(s.status, STW_E_UNSUPPORTED);
     assert_non_null(strstr(stw_last_error(), "transport written down waits on the host"));
     tear_down(&s);
-    set_up(&s, 0);
+    set_up(&s, BACKWARD, 0);
     take_log();
     s.args.k = host;
-    assert_int_equal(stw_cp_attn_bwd(s.plan, &s.args, s.workspace, s.size, NULL), STW_E_INVALID);
+    assert_int_equal(run(&s, BACKWARD), STW_E_INVALID);
     assert_non_null(strstr(stw_last_error(), "cp_attn_bwd: k "));
     assert_null(strstr(take_log(), "launch "));
     tear_down(&s);
@@ -260,6 +302,7 @@ static void host_transports_and_host_memory_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_asks_in_order),
+        cmocka_unit_test(a_forward_merges_its_parts),
         cmocka_unit_test(each_failure_is_told),
         cmocka_unit_test(a_failed_group_is_joined),
         cmocka_unit_test(host_transports_and_host_memory_are_refused),

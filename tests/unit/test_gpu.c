@@ -39,12 +39,12 @@ void *__wrap_calloc(size_t count, size_t bytes) {
 
 static struct {
     int forked, depth; /* of make_current without its restore */
-    stw_status enter, restore, module, kernel, launch, encode;
+    stw_status enter, restore, module, kernel, launch, encode, side;
     const char *bad_pointer;
     int modules, kernels;
     char asked[400], launched[400];
     uint32_t grid[8];
-    int launches;
+    int launches, sides, orders;
     unsigned char *arguments; /* where the launches of attention go, one after the other; or NULL */
     stw_attn_stages stages;   /* of the last copies */
 } fake;
@@ -69,10 +69,10 @@ static stw_status fake_restore(stw_gpu *gpu, int before) {
     return fails(fake.restore, "restore");
 }
 
-static stw_status fake_module_load(stw_gpu *gpu, int jagged) {
+static stw_status fake_module_load(stw_gpu *gpu, int other) {
     ++fake.modules;
-    void **modules[] = {&gpu->module, &gpu->jagged_module, &gpu->jagged_own_module};
-    if (!fake.module) *modules[jagged] = &fake;
+    void **modules[] = {&gpu->module, &gpu->jagged_module, &gpu->jagged_own_module, &gpu->cp_module};
+    if (!fake.module) *modules[other] = &fake;
     return fails(fake.module, "module");
 }
 
@@ -116,6 +116,24 @@ static stw_status fake_encode_product(stw_gpu *gpu, const stw_jagged_params *p, 
     (void)gpu, (void)p;
     memset(maps_out, dx, 8);
     return fails(fake.encode, "encode");
+}
+
+static stw_status fake_side_open(stw_gpu *gpu, stw_cp_side *side) {
+    (void)gpu;
+    if (!fake.side) side->stream = &fake, ++fake.sides;
+    return fails(fake.side, "side");
+}
+
+static void fake_side_close(stw_gpu *gpu, stw_cp_side *side) {
+    (void)gpu;
+    assert_ptr_equal(side->stream, &fake);
+    --fake.sides;
+}
+
+static stw_status fake_order(stw_gpu *gpu, void *event, stw_stream before, stw_stream after) {
+    (void)gpu, (void)event, (void)before, (void)after;
+    ++fake.orders;
+    return STW_OK;
 }
 
 /* ---- the library of products ---- */
@@ -231,6 +249,9 @@ static int device_open(void **state) {
                                     .check_pointer = fake_check_pointer,
                                     .launch = fake_launch,
                                     .encode_product = fake_encode_product,
+                                    .side_open = fake_side_open,
+                                    .side_close = fake_side_close,
+                                    .order = fake_order,
                                     .blas = &vendor};
     (void)state;
     memset(&fake, 0, sizeof fake);
@@ -256,7 +277,7 @@ static int device_open(void **state) {
                                              lib_matmul, NULL}};
     pthread_mutex_init(&vendor.lock, NULL);
     stw_gpu_init(&gpu, &ops, 0, &image);
-    gpu.jagged_image = &image;
+    gpu.jagged_image = gpu.cp_image = &image;
     device = (stw_device){
         .arch = stw_arch_find(STW_BACKEND_CUDA, "sm80"), .compute_units = 100, .smem_max = 163 << 10, .state = &gpu};
     return 0;
@@ -370,6 +391,91 @@ static void kernels_that_cannot_be_made(void **state) {
     assert_int_equal(stw_gpu_kernel_find(&gpu, &jagged, &kernel), STW_OK);
     assert_int_equal(fake.modules, 2); /* the failed one, and the good one once */
     assert_null(gpu.module);           /* that of attention is not needed */
+}
+
+/* ---- backends/gpu/cp.c ---- */
+
+static void ranks_need_an_image_and_a_stream(void **state) {
+    (void)state;
+    stw_cp_side side;
+    gpu.cp_image = NULL;
+    snprintf(device.name, sizeof device.name, "Fake");
+    assert_int_equal(stw_gpu_cp_open(&device, &side), STW_E_NO_IMAGE);
+    assert_string_equal(stw_last_error(), "cp_plan: this build holds no kernels of attention over ranks for \"Fake\"");
+    gpu.cp_image = &image;
+    stw_status *const failing[] = {&fake.enter, &fake.module, &fake.kernel, &fake.side};
+    for (int i = 0; i < 4; ++i) {
+        *failing[i] = STW_E_DRIVER;
+        assert_int_equal(stw_gpu_cp_open(&device, &side), STW_E_DRIVER);
+        *failing[i] = STW_OK;
+        assert_null(side.stream);
+        stw_gpu_cp_close(&device, &side); /* also of what was not opened */
+    }
+    assert_int_equal(stw_gpu_cp_open(&device, &side), STW_OK);
+    assert_non_null(side.kernel[0]);
+    assert_non_null(side.kernel[1]);
+    assert_int_equal(fake.sides, 1);
+    fake.enter = STW_E_DRIVER; /* a driver that is shutting down */
+    stw_cp_side lost = side;
+    stw_gpu_cp_close(&device, &lost);
+    assert_int_equal(fake.sides, 1);
+    fake.enter = STW_OK;
+    stw_gpu_cp_close(&device, &side);
+    assert_null(side.stream);
+    assert_int_equal(fake.sides, 0);
+}
+
+/* A thread has a vector where all rows are whole ones, and the grid is bounded; nothing is launched for nothing. */
+static void elements_of_ranks_are_launched(void **state) {
+    (void)state;
+    static const struct {
+        const char *what;
+        int64_t extent[4], to[4], from[4];
+        uintptr_t offset;
+        uint32_t blocks;
+    } rows[] = {{"vectors", {1, 1, 32, 64}, {0, 0, 64, 1}, {0, 0, 64, 1}, 0, 2},
+                {"a row of 66", {1, 1, 32, 66}, {0, 0, 66, 1}, {0, 0, 66, 1}, 0, 9},
+                {"strided columns", {1, 1, 32, 64}, {0, 0, 64, 1}, {0, 0, 128, 2}, 0, 8},
+                {"uneven batches", {2, 1, 16, 64}, {1026, 0, 64, 1}, {1024, 0, 64, 1}, 0, 8},
+                {"uneven heads", {1, 2, 16, 64}, {0, 1026, 64, 1}, {0, 1024, 64, 1}, 0, 8},
+                {"uneven rows", {1, 1, 32, 64}, {0, 0, 66, 1}, {0, 0, 64, 1}, 0, 8},
+                {"an uneven start", {1, 1, 32, 64}, {0, 0, 64, 1}, {0, 0, 64, 1}, 4, 8},
+                {"no rows", {1, 1, 0, 64}, {0, 0, 64, 1}, {0, 0, 64, 1}, 0, 0},
+                {"many rows", {1, 1, 1 << 20, 256}, {0, 0, 256, 1}, {0, 0, 256, 1}, 0, 1 << 16}};
+    stw_cp_side side;
+    assert_int_equal(stw_gpu_cp_open(&device, &side), STW_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        stw_cp_cast cast = {.to = AT(1), .from = (char *)AT(2) + rows[i].offset};
+        cast.to_dtype = cast.from_dtype = STW_F32;
+        memcpy(cast.extent, rows[i].extent, sizeof cast.extent);
+        memcpy(cast.to_stride, rows[i].to, sizeof cast.to_stride);
+        memcpy(cast.from_stride, rows[i].from, sizeof cast.from_stride);
+        fake.launches = 0;
+        assert_int_equal(stw_gpu_cp_cast(&device, &side, &cast, NULL), STW_OK);
+        const uint32_t blocks = fake.launches ? fake.grid[0] : 0;
+        if (blocks != rows[i].blocks) fail_msg("%s: %u CTAs", rows[i].what, blocks);
+    }
+    const stw_cp_cast zeros = {.to = AT(1), .extent = {1, 1, 1, 1024}, .to_stride = {0, 0, 0, 1}, .to_dtype = STW_F64};
+    stw_cp_merge merge = {.batches = 1, .rows = 32, .heads = 2};
+    fake.launches = 0;
+    assert_int_equal(stw_gpu_cp_cast(&device, &side, &zeros, NULL), STW_OK);
+    assert_int_equal(stw_gpu_cp_merge(&device, &side, &merge, NULL), STW_OK); /* a line is a warp's */
+    assert_int_equal(fake.launches, 2);
+    assert_int_equal(fake.grid[0], 1);
+    assert_int_equal(fake.grid[1], 8);
+    merge.rows = 0;
+    assert_int_equal(stw_gpu_cp_merge(&device, &side, &merge, NULL), STW_OK);
+    assert_int_equal(fake.launches, 2);
+    assert_int_equal(stw_gpu_cp_order(&device, &side, 1, NULL, NULL), STW_OK);
+    assert_int_equal(fake.orders, 1);
+    fake.forked = 1;
+    assert_int_equal(stw_gpu_cp_order(&device, &side, 0, NULL, NULL), STW_E_FORKED);
+    assert_int_equal(stw_gpu_cp_cast(&device, &side, &zeros, NULL), STW_E_FORKED);
+    assert_int_equal(stw_gpu_cp_check(&device, "a_call", STW_PLAN_ATTN_FWD, NULL, NULL, NULL), STW_E_FORKED);
+    fake.forked = 0;
+    assert_int_equal(fake.orders, 1);
+    assert_int_equal(fake.launches, 2);
+    stw_gpu_cp_close(&device, &side);
 }
 
 /* ---- backends/gpu/launch.c: pointers ---- */
@@ -1011,6 +1117,8 @@ int main(void) {
         TEST(leaving_keeps_the_first_failure),
         TEST(kernels_are_found_by_name_and_shape),
         TEST(kernels_that_cannot_be_made),
+        TEST(ranks_need_an_image_and_a_stream),
+        TEST(elements_of_ranks_are_launched),
         TEST(empty_tensors_are_not_asked_for),
         TEST(written_arrays_are_asked_for_as_such),
         TEST(products_without_memory),

@@ -677,6 +677,13 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
     stw_attn_params masked = params_of("attn_bwd:bf16:b2h4k2s130x150d192:intervals_from");
     assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&masked),
                         "its kernels of wide heads take no interval and block masks");
+    stw_attn_params both = params_of("attn_bwd:bf16:b2h4k2s130x150d192:dropout0.5:alibi"),
+                    f32_keys = params_of("attn_bwd:bf16:b2h4k2s130x150d64:dk_f32"),
+                    wider = params_of("attn_bwd:bf16:b2h4k2s130x150d64x72:dk_f32");
+    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&both), "its kernels of wide heads take dropout alone");
+    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&f32_keys),
+                        "its kernels of wide heads take f32 dK and dV and few outputs of head dims above 64");
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&wider));
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&dropout), "it has no room for what is dropped");
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&equal), "it takes head_dim_v to 128");
 }
