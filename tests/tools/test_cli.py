@@ -139,7 +139,7 @@ class Cli(CommandTest):
                     file.write(content[at:at + 1])
                 self.assertEqual(len(damaged), 1)
                 arch, kind, ops = (damaged[0][key] for key in ("arch", "kind", "ops"))
-                self.assertEqual(ops, "jagged" if name.startswith("jagged") else "attention")
+                self.assertEqual(ops, {"jagged": "jagged", "cp": "ranks"}.get(name.partition("_")[0], "attention"))
                 self.assertTrue(f".{arch}." in name or name.rpartition(".")[0].endswith(f"{arch}.{kind}"), (name, arch, kind))
                 self.assert_refused(done, f"{arch} {kind} of {ops} is damaged", code=1)
 
