@@ -33,12 +33,17 @@ def of_pytorch(whole, dout, mesh, rows):
     """PyTorch's context_parallel on this rank's rows; its load balancing is the zigzag order."""
     from torch.distributed.tensor.experimental import context_parallel as theirs
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    leaves = [t.detach().clone().requires_grad_() for t in whole]
+    leaves = [t.detach().clone() for t in whole]
     buffers = [*leaves, dout.clone()]
     with theirs(mesh, buffers=buffers, buffer_seq_dims=[2] * 4), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        for leaf in leaves:  # buffers are resized where they are entered and left, which tensors with gradients are not
+            leaf.requires_grad_()
         out = F.scaled_dot_product_attention(*leaves, is_causal=True)
         grads = torch.autograd.grad(out, leaves, buffers[3])
-        return [out.detach().clone(), *(g.clone() for g in grads)]
+        results = [out.detach().clone(), *(g.clone() for g in grads)]
+        for leaf in leaves:
+            leaf.requires_grad_(False)
+    return results
 
 
 def rank_main(rank, store):
