@@ -3,6 +3,7 @@
  * Inside jagged operations: clean lengths made from any values (common/jagged_data.c), places of rows and
  * matrices against their definition (common/params/jagged.h), which kernels and parts GPUs get
  * (backends/gpu/jagged_launch.h), and what plans say of themselves. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -426,6 +427,26 @@ static void explain_says_why(void **state) {
     assert_int_equal(stw_explain_jagged(&opts, &problem.desc, NULL, 5, NULL), STW_E_INVALID);
 }
 
+/* By the formats' definitions: 1 + 5 + 10 bits, and the upper half of an f32. */
+static void sixteen_bits_are_read_exactly(void **state) {
+    (void)state;
+    static const uint16_t f16[] = {0x3C00, 0xC000, 0x7BFF, 0x0400, 0x0001, 0x83FF, 0x8000};
+    static const float of_f16[] = {1.0f, -2.0f, 65504.0f, 0x1p-14f, 0x1p-24f, -1023 * 0x1p-24f, -0.0f};
+    static const uint16_t bf16[] = {0x3F80, 0xC040, 0x7F7F, 0x0001};
+    static const float of_bf16[] = {1.0f, -3.0f, 0x1.FEp127f, 0x1p-133f};
+    const uint16_t infinite[] = {0x7C00, 0xFC00}, none = 0x7E01, wide = 0x7F80;
+    const float plain[] = {0.0f, 0.3f};
+    for (int i = 0; i < 7; ++i) {
+        float got = stw_load_f32(f16, i, STW_F16);
+        if (memcmp(&got, &of_f16[i], sizeof got))
+            fail_msg("f16 %04x: %a, not %a", f16[i], (double)got, (double)of_f16[i]);
+    }
+    for (int i = 0; i < 4; ++i) assert_true(stw_load_f32(bf16, i, STW_BF16) == of_bf16[i]);
+    assert_true(stw_load_f32(infinite, 0, STW_F16) == INFINITY && stw_load_f32(infinite, 1, STW_F16) == -INFINITY);
+    assert_true(isnan(stw_load_f32(&none, 0, STW_F16)) && isinf(stw_load_f32(&wide, 0, STW_BF16)));
+    assert_true(stw_load_f32(plain, 1, STW_F32) == 0.3f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clean_lengths_of_wrong_values),
@@ -440,6 +461,7 @@ int main(void) {
         cmocka_unit_test(empty_problems_take_no_cta),
         cmocka_unit_test(plans_tell_their_problem),
         cmocka_unit_test(explain_says_why),
+        cmocka_unit_test(sixteen_bits_are_read_exactly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
