@@ -48,12 +48,11 @@ static void fill(record *own, stw_plan_kind kind, const stw_cp_desc *c, const st
 #include "cp_fields.def"
 }
 
-static void value_text(char *text, size_t size, form form, int64_t bits) {
+static void value_text(char *text, size_t size, form as, int64_t bits) {
     double real;
     memcpy(&real, &bits, sizeof real);
-    if (form == FORM_REAL) snprintf(text, size, "%.9g", real);
-    else if (form == FORM_LIST)
-        snprintf(text, size, bits ? "a list of hash %016llx" : "null", (unsigned long long)bits);
+    if (as == FORM_REAL) snprintf(text, size, "%.9g", real);
+    else if (as == FORM_LIST) snprintf(text, size, bits ? "a list of hash %016llx" : "null", (unsigned long long)bits);
     else snprintf(text, size, "%lld", (long long)bits);
 }
 
