@@ -40,7 +40,7 @@
 #define STW_FEAT_INTERVALS        0x80000u  /* interval_form is not STW_INTERVALS_NONE                      */
 #define STW_FEAT_PACKED_INTERVALS 0x100000u /* keys of intervals are numbered through the pack          */
 #define STW_FEAT_BLOCK_MASK       0x200000u
-/* Attention over ranks will round f32 dK and dV to the inputs' 16 bits: sums need no more than such outputs'. */
+/* Attention over ranks rounds f32 dK and dV to the inputs' 16 bits later, so main loops need not drain their sums. */
 #define STW_FEAT_ROUNDED_SUMS 0x400000u
 
 /* Rows of q go on with zeros up to a multiple of 16 bytes; times 2, 4, 8, 16: those of k, v, out, dout (the order of
