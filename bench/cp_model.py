@@ -81,8 +81,10 @@ def ring_over(problem, machine, shards, rows, kv_heads, gb_s):
     inputs, sums = problem.kv_bytes(rows, kv_heads)
     step = compute(problem, machine) / shards
     move = (inputs + sums) / (gb_s * 1e9) + machine.latency
-    home = sums / 2 / (gb_s * 1e9) + machine.latency if shards > 1 else 0  # the last half has nothing to hide under
-    return step + (shards - 1) * max(step, move) + home, (shards - 1) * (inputs + sums) + (sums if shards > 1 else 0)
+    late = step * (0.25 if problem.causal else 0.5)  # the second half of the own block: the last sums move under it
+    home = max(0, sums / 2 / (gb_s * 1e9) + machine.latency - late) if shards > 1 else 0
+    sent = (shards - 1) * inputs + (shards - 0.5) * sums if shards > 1 else 0  # the owner adds to one half at home
+    return step + (shards - 1) * max(step, move) + home, sent
 
 
 def ring(problem, machine):

@@ -117,12 +117,13 @@ typedef struct stw_cp_move {
     uint8_t half;        /* of the sums                                 */
     size_t bytes;
 } stw_cp_move;
-enum { STW_CP_OWN = -1 };
+/* STW_CP_LATE: what the owner adds to the second half of his sums when these have come home. */
+enum { STW_CP_OWN = -1, STW_CP_LATE = -2 };
 
 typedef struct stw_cp_tick {
     int32_t step, half;
     int32_t slot, sum_slot; /* of the parts                           */
-    int32_t starts_sums;    /* the sums are zero before               */
+    int32_t starts_sums;    /* the sums are set to zero before: no part writes all of them */
     int64_t block_rows;     /* keys of the block: where V begins      */
     int64_t sum_rows;       /* keys of the sums: where dV begins      */
     int64_t part, parts, move, moves;
@@ -139,7 +140,7 @@ typedef struct stw_cp_places {
     size_t delta, dsink, dsinks, scratch;               /* backward                       */
     size_t q, k, v, dout, lse, shard_delta;             /* split > 1: of the shard        */
     size_t sent, received;                              /* split > 1: messages            */
-    size_t own, slots, own_sums, sum_slots, other_sums; /* stage 3                        */
+    size_t own, slots, own_sums, late_sums, sum_slots, other_sums; /* stage 3             */
     size_t dq, dk, dv, dbias, dbiases;                  /* its results: of the shard      */
     size_t wide_q, wide_kv, wide_bias, wide_slopes, out_part, lse_part, out_sum, lse_sum,
         out; /* forward                 */
@@ -179,6 +180,8 @@ struct stw_cp_plan {
     int32_t slot_count, sum_count;
     size_t engine_workspace;
     stw_cp_places at;
+    int sums_missing[2];           /* a half of this shard's sums to which nobody adds: zeros         */
+    int sums_late;                 /* STW_CP_LATE is used                                              */
     int all_see_all, equal_blocks; /* all-gather: by the transport's own functions where both hold */
     int equal_messages;            /* Ulysses: each rank has as many rows, so messages are of one size */
     int64_t steps_run, steps_skipped;

@@ -97,34 +97,44 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
                         run->wire.stream);
 }
 
-/* The halves of this shard's sums as rows of its keys. */
-static stw_status join_sums(const stw_cp_run *run, const stw_cp_tensor *dk, const stw_cp_tensor *dv) {
+/* This shard's sums, rows of its keys, into tensors of dK and dV; null: not wanted. */
+static stw_status write_sums(const stw_cp_run *run, const stw_cp_tensor *const to[2], const int adds[2]) {
     const stw_cp_plan *p = run->plan;
-    const stw_cp_tensor *to[] = {dk, dv};
+    const int64_t width[2] = {p->attn.head_dim_qk, p->attn.head_dim_v};
     stw_status status = STW_OK;
     for (int half = 0; half < p->halves; ++half) {
         char *from = stw_cp_sum_slot(run, STW_CP_OWN, half);
-        if (p->halves == 1) { /* as they are: all of K's, then all of V's */
-            for (int i = 0; i < 2 && !status; ++i) {
-                int64_t count = p->shard_rows[1] * to[i]->seq;
-                status = stw_cp_convert(run, to[i]->data, (uint32_t)p->number, from, (uint32_t)p->number, count);
-                from += count * (int64_t)stw_dtype_size(p->number);
+        for (int i = 0; i < 2 && !status; ++i) {
+            const stw_cp_tensor sums = stw_cp_ours(from, STW_CP_SHARDS, 1, p->heads_kv, width[i], p->number);
+            const int64_t row_bytes = sums.seq * (int64_t)stw_dtype_size(p->number);
+            if (p->halves == 1) { /* as they are: all of K's, then all of V's */
+                if (to[i]) status = stw_cp_copy(run, to[i], &sums, adds[i]);
+                from += p->shard_rows[1] * row_bytes;
+                continue;
             }
-            return status;
-        }
-        for (int i = 0; i < 2; ++i)
             for (int64_t s = 0; s < p->seq_count && !status; ++s) {
                 const stw_cp_seq *seq = &p->seqs[s];
                 stw_cp_chunk first = stw_cp_chunk_of(p->desc.order, seq->rows[1], p->shard, p->shards, 0),
                              chunk = stw_cp_chunk_of(p->desc.order, seq->rows[1], p->shard, p->shards, half);
+                const stw_cp_lines source = {&sums, from, 0, chunk.count * sums.seq};
+                from += seq->batch * chunk.count * row_bytes;
+                if (!to[i]) continue;
                 const stw_cp_lines target = {to[i], stw_cp_at(to[i], seq, 0, half ? first.count : 0), 0,
                                              stw_cp_batch_stride(to[i], seq)};
-                const stw_cp_lines source = {to[i], from, 0, chunk.count * to[i]->seq};
-                status = stw_cp_copy_heads(run, &target, &source, seq->batch, chunk.count, to[i]->heads, 0);
-                from += seq->batch * chunk.count * to[i]->seq * (int64_t)stw_dtype_size(p->number);
+                status = stw_cp_copy_heads(run, &target, &source, seq->batch, chunk.count, to[i]->heads, adds[i]);
             }
+        }
     }
     return status;
+}
+
+/* What the owner made of the second half while the others' sums of it came home. */
+static stw_status add_late_sums(const stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    if (!p->sums_late) return STW_OK;
+    size_t bytes = stw_cp_sum_bytes(p, stw_cp_half_rows(p, p->shard, 1));
+    return stw_cp_add(run, stw_cp_sum_slot(run, STW_CP_OWN, 1), stw_cp_sum_slot(run, STW_CP_LATE, 1),
+                      (int64_t)(bytes / stw_dtype_size(p->number)), (uint32_t)p->number);
 }
 
 /* ---- stage 4 ---- */
@@ -140,17 +150,23 @@ static stw_status write_gradients(stw_cp_run *run) {
         stw_cp_ours(bytes_at(run, p->at.dv), STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_v, p->number);
     const stw_cp_tensor *all[] = {&dq, &dk, &dv}, *callers[] = {&run->dq, &run->dk, &run->dv}, *from[3], *to[3];
     const uint32_t bits[] = {STW_OUT_DQ, STW_OUT_DK, STW_OUT_DV};
-    int count = 0, adds[3];
-    stw_status status = join_sums(run, &dk, &dv);
+    int count = 0, adds[3], wanted[3], add_all[3], exchanges = p->split > 1;
     for (int i = 0; i < 3; ++i) {
-        if (!(d->outputs & bits[i])) continue;
+        wanted[i] = (d->outputs & bits[i]) != 0;
+        add_all[i] = (d->accumulate & bits[i]) != 0;
+        if (!wanted[i]) continue;
         from[count] = all[i];
         to[count] = callers[i];
-        adds[count++] = (d->accumulate & bits[i]) != 0;
+        adds[count++] = add_all[i];
     }
-    if (p->split > 1 && !status) return stw_cp_exchange(run, 0, from, to, adds, count);
-    for (int i = 0; i < count && !status; ++i) status = stw_cp_copy(run, to[i], from[i], adds[i]);
-    return status;
+    const stw_cp_tensor *const keys[2] = {wanted[1] ? exchanges ? &dk : &run->dk : NULL,
+                                          wanted[2] ? exchanges ? &dv : &run->dv : NULL};
+    const int add_keys[2] = {!exchanges && add_all[1], !exchanges && add_all[2]};
+    stw_status status = add_late_sums(run);
+    if (!status) status = write_sums(run, keys, add_keys);
+    if (status) return status;
+    if (exchanges) return stw_cp_exchange(run, 0, from, to, adds, count);
+    return wanted[0] ? stw_cp_copy(run, &run->dq, &dq, add_all[0]) : STW_OK;
 }
 
 static stw_status write_dbias(const stw_cp_run *run) {
@@ -196,7 +212,7 @@ stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, v
     if (d->outputs & STW_OUT_DBIAS && !status)
         status = stw_cp_set(&run, bytes_at(&run, plan->at.dbias), plan->dbias_count, number, 0);
     for (int half = 0; half < plan->halves && !status; ++half)
-        status = stw_cp_zero_sums(&run, STW_CP_OWN, half, plan->sum_max);
+        if (plan->sums_missing[half]) status = stw_cp_zero_sums(&run, STW_CP_OWN, half, plan->sum_max);
     if (!status) status = run_rows(&run);
     if (!status) status = exchange_in(&run);
     if (!status) status = stw_cp_blocks(&run);

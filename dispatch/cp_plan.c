@@ -396,11 +396,12 @@ static void make_places(stw_cp_plan *p) {
         take(total, &at->dsinks, size * d->heads_q, number);
         take(total, &at->scratch, d->batch * d->heads_kv * width, 2 * number);
         take(total, &at->own_sums, p->halves, stw_cp_slot_size(sums));
+        take(total, &at->late_sums, p->sums_late, stw_cp_slot_size(sums));
         take(total, &at->sum_slots, p->sum_count, stw_cp_slot_size(sums));
         take(total, &at->other_sums, p->schedule == STW_CP_ALL_GATHER ? p->sum_count : 0, stw_cp_slot_size(sums));
         take(total, &at->dq, rows * p->heads_q * d->head_dim_qk, number);
-        take(total, &at->dk, p->shard_rows[1] * p->heads_kv * d->head_dim_qk, number);
-        take(total, &at->dv, p->shard_rows[1] * p->heads_kv * d->head_dim_v, number);
+        take(total, &at->dk, p->split > 1 ? p->shard_rows[1] * p->heads_kv * d->head_dim_qk : 0, number);
+        take(total, &at->dv, p->split > 1 ? p->shard_rows[1] * p->heads_kv * d->head_dim_v : 0, number);
         take(total, &at->dbias, d->outputs & STW_OUT_DBIAS ? p->dbias_count : 0, number);
         take(total, &at->dbiases, d->outputs & STW_OUT_DBIAS && !d->bias.query ? size * p->dbias_count : 0, number);
     } else {
@@ -559,7 +560,7 @@ static int gives_same_bits(const stw_cp_plan *p) {
 static void text_of(const stw_cp_plan *p, stw_text *text) {
     static const char *const overlaps[] = {
         [STW_CP_RING] = "K and V of the next step under this step's kernels, dK and dV of one half of a block under "
-                        "those of the other half",
+                        "those of the next half; the own block's second half comes last",
         [STW_CP_ALL_GATHER] = "nothing: K and V are there before the first kernel, dK and dV leave after the last",
         [STW_CP_ULYSSES] = "nothing: heads are exchanged before the first kernel and after the last",
         [STW_CP_2D] = "as the ring between nodes; nothing of the exchange in the node",

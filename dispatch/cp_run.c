@@ -283,6 +283,7 @@ char *stw_cp_sum_slot(const stw_cp_run *run, int32_t slot, int half) {
     const stw_cp_plan *p = run->plan;
     size_t size = rounded(stw_cp_sum_bytes(p, p->sum_max));
     if (slot == STW_CP_OWN) return run->workspace + p->at.own_sums + (size_t)half * size;
+    if (slot == STW_CP_LATE) return run->workspace + p->at.late_sums;
     return run->workspace + p->at.sum_slots + (size_t)slot * size;
 }
 

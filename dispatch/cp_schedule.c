@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
  * The ticks of one rank. Block b of K and V goes from its owner along the shards b+1, b+2, ... that see something of
- * it; the shard at distance s works on it in step s. A step has as many ticks as a block's sums have halves: while half
- * 1 is worked on, half 0 of the sums is on its way to the shard that adds to it in the next step, and K and V of
- * that step are on theirs. The last shard of a block sends the sums home.
+ * it; the shard at distance s works on it in step s. A step has as many ticks as a block's sums have halves: while one
+ * half is worked on, the other half's sums are on their way to the shard that adds to them in the next step, and K and V
+ * of that step are on theirs. The last shard of a block sends the sums home.
  *
- * tick of (step s, half h): t = s * halves + h
- *   K and V       leave the shard of step s in tick s*halves, to be there before the next shard's step
- *   sums, half h  leave it in tick t + 1, when its parts have run
+ * ticks of (step, half), in halves: (0, 0), (1, 1), (1, 0), (2, 1), (2, 0), ..., (0, 1)
+ *   K and V       leave the shard of a step in its first tick, to be there before the next shard's step
+ *   sums of tick t  leave it in tick t + 1, when its parts have run
+ * The second half of the own block comes last, and the last sums move home under it. So the owner adds nothing to that
+ * half before it travels: what he makes of it lies apart (STW_CP_LATE) until the sums are home.
  *
  * A rank looks at each block once: whether it is on the block's way, who is before it and who behind. The rows that see
  * a chunk of keys are one run, so these are a few divisions a sequence, and a plan is linear in ranks. */
@@ -15,6 +17,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 int64_t stw_cp_block_rows(const stw_cp_plan *p, int64_t b) {
     int64_t rows = 0;
@@ -47,12 +52,31 @@ int stw_cp_needs(const stw_cp_plan *p, int64_t n, int64_t b) {
     return needs_half(p, n, b, 0) || needs_half(p, n, b, 1);
 }
 
+/* ---- the order of ticks ---- */
+
+static int64_t tick_of(const stw_cp_plan *p, int64_t step, int half) {
+    if (p->halves == 1) return step;
+    if (!step) return half ? 2 * p->shards - 1 : 0;
+    return 2 * step - half;
+}
+
+static int64_t first_tick(const stw_cp_plan *p, int64_t step) { return tick_of(p, step, step && p->halves == 2); }
+
+/* The step and the half of a tick; step `shards` behind the last one. */
+static void at_tick(const stw_cp_plan *p, int64_t t, int32_t *step_out, int32_t *half_out) {
+    int64_t last = p->shards * p->halves - 1, step = t;
+    int half = 0;
+    if (p->halves == 2) {
+        half = t == last || (t < last && t % 2);
+        step = t == last ? 0 : (t + 1) / 2;
+    }
+    *step_out = (int32_t)smaller(t > last ? p->shards : step, p->shards);
+    *half_out = half;
+}
+
 /* ---- who is on a block's way: `halves` of the block, bit 0 and bit 1 ---- */
 
 enum { BOTH_HALVES = 3 };
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The chunk of 0..chunks-1 that holds a row: c*rows/chunks <= row < (c+1)*rows/chunks, rounded down. */
 static int64_t chunk_of_row(int64_t rows, int64_t chunks, int64_t row) {
@@ -274,6 +298,8 @@ typedef struct maker {
     stw_cp_plan *p;
     int64_t *slot_of, *sum_slot_of, *starts; /* by step, by tick */
     int64_t tick_max, last_step;
+    int own_ran;     /* parts of the own block                           */
+    int64_t written; /* keys whose sums the parts of this tick begin with */
     struct timed_move {
         int64_t tick;
         stw_cp_move move;
@@ -311,7 +337,7 @@ static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t
     if (p->halves == 2) k_first = tick->half, k_count = k_first + 1;
     else k_count = merge(k);
     for (int at = k_first; at < k_count; ++at)
-        for (int i = 0; i < q_count; ++i) {
+        for (int i = 0, written = 0; i < q_count; ++i) {
             stw_cp_chunk rows = stw_cp_used(seq, 0, q[i]), keys = stw_cp_used(seq, 1, k[at]);
             if (!stw_cp_sees(seq, rows, keys)) continue;
             const stw_cp_part part = {
@@ -324,9 +350,14 @@ static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t
                 .q_at = rows.first,
                 .k_at = keys.first,
             };
-            const stw_attn_desc desc = p->kind == STW_PLAN_ATTN_FWD
-                                           ? forward_desc(p, seq, rows.count, keys.count, block)
-                                           : backward_desc(p, seq, rows.count, keys.count, block, sums);
+            stw_attn_desc desc = p->kind == STW_PLAN_ATTN_FWD
+                                     ? forward_desc(p, seq, rows.count, keys.count, block)
+                                     : backward_desc(p, seq, rows.count, keys.count, block, sums);
+            if (tick->starts_sums && p->kind == STW_PLAN_ATTN_BWD && !written) {
+                desc.accumulate &= ~(uint32_t)(STW_OUT_DK | STW_OUT_DV);
+                m->written += seq->batch * keys.count;
+                written = 1;
+            }
             stw_status status = add_part(m, tick, &part, &desc);
             if (status) return status;
         }
@@ -388,7 +419,7 @@ static int place_spans(maker *m, int sums) {
 /* This rank's part of the way of block b's K and V, which begins with the owner. 0 without memory. */
 static int move_block(maker *m, int64_t b) {
     stw_cp_plan *p = m->p;
-    int64_t step = (p->shard - b + p->shards) % p->shards, halves = p->halves;
+    int64_t step = (p->shard - b + p->shards) % p->shards;
     int needs = step_from(p, b, BOTH_HALVES, step) == step;
     if (step && !needs) return 1;
     int64_t next = step_from(p, b, BOTH_HALVES, step + 1);
@@ -396,14 +427,14 @@ static int move_block(maker *m, int64_t b) {
     span slot = {.slot = &m->slot_of[step], .receipt = -1, .sent = -1};
     if (step) {
         int64_t before = larger(step_to(p, b, BOTH_HALVES, step - 1), 0);
-        slot.first = before * halves;
-        slot.last = step * halves + halves - 1;
+        slot.first = first_tick(p, before);
+        slot.last = tick_of(p, step, 0);
         slot.receipt = add_move(m, slot.first, (b + before) % p->shards, 0, 0, 0, bytes);
         if (slot.receipt < 0) return 0;
     } else if (needs) {
         m->slot_of[0] = STW_CP_OWN;
     }
-    if (next < p->shards && (slot.sent = add_move(m, step * halves, (b + next) % p->shards, 1, 0, 0, bytes)) < 0)
+    if (next < p->shards && (slot.sent = add_move(m, first_tick(p, step), (b + next) % p->shards, 1, 0, 0, bytes)) < 0)
         return 0;
     return !step || add_span(m, 0, &slot);
 }
@@ -411,18 +442,20 @@ static int move_block(maker *m, int64_t b) {
 /* The same of one half of its sums, whose way ends with the owner. */
 static int move_sums(maker *m, int64_t b, int half) {
     stw_cp_plan *p = m->p;
-    int64_t step = (p->shard - b + p->shards) % p->shards, tick = step * p->halves + half;
-    int halves = p->halves == 2 ? 1 << half : BOTH_HALVES;
+    int64_t step = (p->shard - b + p->shards) % p->shards, tick = tick_of(p, step, half);
+    int halves = p->halves == 2 ? 1 << half : BOTH_HALVES, late = half == 1; /* the owner's part does not travel */
     int needs = step_from(p, b, halves, step) == step || p->shards == 1; /* the only shard, whatever it sees */
+    int64_t last = step_to(p, b, halves, p->shards - 1);
     size_t bytes = stw_cp_sum_bytes(p, stw_cp_half_rows(p, b, half));
     if (needs) {
         int64_t next = step_from(p, b, halves, step + 1), before = step_to(p, b, halves, step - 1);
+        if (late && before == 0) before = -1;
         m->starts[tick] = before < 0;
-        m->sum_slot_of[tick] = STW_CP_OWN;
-        if (step || next < p->shards) { /* else the owner alone needs its block */
+        m->sum_slot_of[tick] = late && !step && last > 0 ? STW_CP_LATE : STW_CP_OWN;
+        if (step || (next < p->shards && !late)) { /* else what the owner makes stays with him */
             span slot = {.first = tick, .last = tick + 1, .slot = &m->sum_slot_of[tick], .receipt = -1};
             if (before >= 0) {
-                slot.first = before * p->halves + half + 1;
+                slot.first = tick_of(p, before, half) + 1;
                 slot.receipt = add_move(m, slot.first, (b + before) % p->shards, 0, 1, half, bytes);
                 if (slot.receipt < 0) return 0;
             }
@@ -430,8 +463,10 @@ static int move_sums(maker *m, int64_t b, int half) {
             if (slot.sent < 0 || !add_span(m, 1, &slot)) return 0;
         }
     }
-    int64_t last = step ? 0 : step_to(p, b, halves, p->shards - 1);
-    return last <= 0 || add_move(m, last * p->halves + half + 1, (b + last) % p->shards, 0, 1, half, bytes) >= 0;
+    if (step) return 1;
+    p->sums_missing[half] = !needs && last <= 0;
+    p->sums_late |= needs && late && last > 0;
+    return last <= 0 || add_move(m, tick_of(p, last, half) + 1, (b + last) % p->shards, 0, 1, half, bytes) >= 0;
 }
 
 /* ---- all-gather: blocks lie in slots by their numbers, whole ---- */
@@ -528,11 +563,9 @@ uint64_t stw_cp_other_bytes(const stw_cp_plan *p) {
 
 static stw_status add_tick(maker *m, int64_t t) {
     stw_cp_plan *p = m->p;
-    stw_cp_tick tick = {.step = (int32_t)(t / p->halves),
-                        .half = (int32_t)(t % p->halves),
-                        .part = p->part_count,
-                        .move = p->move_count};
+    stw_cp_tick tick = {.part = p->part_count, .move = p->move_count};
     stw_status status = STW_OK;
+    at_tick(p, t, &tick.step, &tick.half);
     if (tick.step < p->shards) {
         int64_t b = (p->shard - tick.step + p->shards) % p->shards, base = 0, sum_base = 0;
         tick.slot = (int32_t)m->slot_of[tick.step];
@@ -540,17 +573,18 @@ static stw_status add_tick(maker *m, int64_t t) {
         tick.starts_sums = (int32_t)m->starts[t];
         tick.block_rows = stw_cp_block_rows(p, b);
         tick.sum_rows = stw_cp_half_rows(p, b, tick.half);
+        m->written = 0;
         for (int64_t s = 0; s < p->seq_count && !status; ++s) {
             const stw_cp_seq *seq = &p->seqs[s];
             status = sequence_parts(m, &tick, b, (int32_t)s, base, sum_base);
             base += seq->batch * stw_cp_rows_of(p->desc.order, seq->rows[1], b, p->shards);
             sum_base += seq->batch * stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, tick.half).count;
         }
-        if (tick.parts && tick.step != m->last_step) {
-            m->last_step = tick.step;
-            p->steps_run++;
-        }
+        if (tick.parts && tick.step != m->last_step && (tick.step || !m->own_ran)) p->steps_run++;
+        if (tick.parts) m->last_step = tick.step;
+        m->own_ran |= tick.parts && !tick.step;
     }
+    if (m->written == tick.sum_rows && tick.parts) tick.starts_sums = 0; /* their first parts write all of them */
     for (int64_t i = m->first_move[t]; i < m->first_move[t + 1] && !status; ++i) {
         stw_cp_move *added = stw_cp_grow(&p->moves, &p->move_count, sizeof *added);
         if (!added) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
