@@ -70,6 +70,9 @@ typedef struct stw_attn_work {
     size_t workspace_size;      /* set by attn_prepare, for a workspace at a multiple of 256 */
     char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
     const char *slower;         /* set by attn_prepare: what the fastest kernels do not take */
+    /* Set by attn_prepare, where the backward sums dQ in its workspace, else 0: rows of a block of these sums, columns,
+     * and two numbers of their order. Calls for which all four are the same can share sums (STW_FEAT_KEPT_DQ). */
+    uint32_t dq_order[4];
     void *own; /* set by attn_prepare: the backend's, NULL or one block of malloc that the plan frees */
     /* Where `variant` takes only tensors that start at multiples of 16 bytes, which a plan cannot know: what
      * a call with others runs; else NULL. `unaligned` is 1 while that one is looked for. */

@@ -97,6 +97,7 @@ stw_cp_chunk stw_cp_used(const stw_cp_seq *seq, int kv, stw_cp_chunk chunk);
 /* A plan of attn_bwd.h and what it was made of. */
 typedef struct stw_cp_engine {
     stw_attn_desc desc;
+    uint32_t features; /* STW_FEAT_* beside the descriptor's */
     stw_plan *plan;
 } stw_cp_engine;
 
@@ -104,6 +105,7 @@ typedef struct stw_cp_engine {
  * of the sums of its part. */
 typedef struct stw_cp_part {
     int32_t engine, seq;
+    int32_t alone; /* has_alone: the engine that takes no part in sums of dQ */
     int64_t q_row, q_rows, k_rows;
     int64_t k_row, sum_row; /* from the start of the block and of its sums */
     int64_t q_at, k_at;     /* positions of the first row and key, without the offsets */
@@ -135,13 +137,20 @@ typedef struct stw_cp_rows {
     int64_t row;
 } stw_cp_rows;
 
+/* Sums of dQ of a sequence's rows of this shard (cp_dq.c). */
+typedef struct stw_cp_dq_sums {
+    int32_t engine; /* whose last kernel makes dQ of them            */
+    int64_t place;  /* of the first one, in numbers from at.dq_sums  */
+    int64_t head;   /* numbers of a head                             */
+} stw_cp_dq_sums;
+
 /* Places in the workspace. */
 typedef struct stw_cp_places {
     size_t delta, dsink, dsinks, scratch;               /* backward                       */
     size_t q, k, v, dout, lse, shard_delta;             /* split > 1: of the shard        */
     size_t sent, received;                              /* split > 1: messages            */
     size_t own, slots, own_sums, late_sums, sum_slots, other_sums; /* stage 3             */
-    size_t dq, dk, dv, dbias, dbiases;                  /* its results: of the shard      */
+    size_t dq, dq_sums, dk, dv, dbias, dbiases;         /* its results: of the shard      */
     size_t wide_q, wide_kv, wide_bias, wide_slopes, out_part, lse_part, out_sum, lse_sum,
         out; /* forward                 */
     size_t total;
@@ -176,6 +185,10 @@ struct stw_cp_plan {
     stw_cp_move *moves;
     stw_cp_tick *ticks;
     stw_cp_rows *row_calls;
+    stw_cp_dq_sums *dq_sums; /* of each sequence; null: each part makes its own and adds f32 dQ */
+    int64_t dq_numbers;      /* of all                                                          */
+    uint32_t dq_order[4];    /* stw_attn_work.dq_order of all parts                             */
+    int has_alone;           /* calls of tensors off 16 bytes do without sums                   */
     int64_t engine_count, part_count, move_count, tick_count, row_count;
     int32_t slot_count, sum_count;
     size_t engine_workspace;
@@ -195,8 +208,20 @@ stw_status stw_cp_agree(const stw_cp_calling *calling, stw_plan_kind kind, const
 
 /* Adds the parts, moves and ticks of this rank (cp_schedule.c). */
 stw_status stw_cp_schedule_make(stw_cp_plan *plan);
-/* A plan for this descriptor, an old one where there is. (cp_plan.c) */
-stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, int32_t *engine_out);
+/* A plan for this descriptor and these STW_FEAT_*, an old one where there is. (cp_plan.c) */
+stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, uint32_t features, int32_t *engine_out);
+/* Rows of a tensor of our own, [rows][heads][dim]. */
+stw_attn_strides stw_cp_own_rows(int64_t batch_rows, int64_t heads, int64_t dim);
+/* Of a part. `block`, `sums`: rows between two batches in the block and in its sums. */
+stw_attn_desc stw_cp_backward_desc(const stw_cp_plan *plan, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
+                                   int64_t block, int64_t sums);
+
+/* ---- sums of dQ that parts share (cp_dq.c) ---- */
+
+/* Before the schedule: fills dq_sums where the problem allows it. */
+stw_status stw_cp_dq_plan(stw_cp_plan *plan);
+/* Behind it: dq_sums is null again where a part does not fit, and then the schedule has to be made anew. */
+stw_status stw_cp_dq_judge(stw_cp_plan *plan);
 /* Bytes that this rank sends beside the moves: heads (stages 2 and 4), all-gather's blocks, sums over all ranks. */
 uint64_t stw_cp_other_bytes(const stw_cp_plan *plan);
 /* Grows an array of `count` elements by one zeroed element. */
@@ -254,10 +279,16 @@ typedef struct stw_cp_run {
     const stw_cp_plan *plan;
     stw_attn_args args;
     char *workspace, *engine_workspace;
+    int shares_dq; /* parts add to the plan's sums of dQ (cp_dq.c) */
     stw_cp_calling wire;
     stw_cp_tensor q, k, v, out, dout, lse, dlse, delta, dq, dk, dv;              /* of this rank */
     stw_cp_tensor shard_q, shard_k, shard_v, shard_dout, shard_lse, shard_delta; /* what stage 3 reads */
 } stw_cp_run;
+
+/* Whether this call's parts share sums; where a part's first row lies; dQ of the shard's rows from them. */
+int stw_cp_dq_is_shared(const stw_cp_run *run);
+float *stw_cp_dq_at(const stw_cp_run *run, const stw_cp_part *part);
+stw_status stw_cp_dq_finish(const stw_cp_run *run, const stw_cp_tensor *dq);
 
 /* Checks the call and finds its tensors. */
 stw_status stw_cp_run_begin(const stw_cp_plan *plan, stw_plan_kind kind, const char *call, const stw_attn_args *args,

@@ -63,6 +63,7 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
     const stw_cp_plan *p = run->plan;
     const stw_attn_desc *d = &p->attn;
     const stw_cp_seq *seq = &p->seqs[part->seq];
+    const int32_t engine = p->has_alone && !run->shares_dq ? part->alone : part->engine;
     int64_t element = (int64_t)stw_dtype_size(d->dtype), number = (int64_t)stw_dtype_size(p->number);
     int64_t wide_k = p->heads_kv * d->head_dim_qk, wide_v = p->heads_kv * d->head_dim_v;
     const char *block = stw_cp_slot(run, tick->slot);
@@ -76,14 +77,14 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
     a.delta = (float *)(void *)stw_cp_at(&run->shard_delta, seq, 0, part->q_row);
     a.k = block + part->k_row * wide_k * element;
     a.v = block + (tick->block_rows * wide_k + part->k_row * wide_v) * element;
-    a.dq = stw_cp_at(&dq, seq, 0, part->q_row);
+    a.dq = run->shares_dq ? (void *)stw_cp_dq_at(run, part) : stw_cp_at(&dq, seq, 0, part->q_row);
     a.dk = sums + part->sum_row * wide_k * number;
     a.dv = sums + (tick->sum_rows * wide_k + part->sum_row * wide_v) * number;
     if (d->flags & STW_ATTN_ALIBI)
         a.alibi_slopes =
             callers_number(p, run->args.alibi_slopes, seq->index * d->alibi_stride_batch + p->lane * p->heads_q);
     if (d->bias_dtype) {
-        const stw_bias_strides *dbias = &p->engines[part->engine].desc.dbias;
+        const stw_bias_strides *dbias = &p->engines[engine].desc.dbias;
         const int64_t *e = p->dbias_extent;
         a.bias = (const char *)run->args.bias +
                  (seq->index * d->bias.batch + part->q_row * d->bias.query + part->k_at * d->bias.key) *
@@ -93,7 +94,7 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
                                                    number;
     }
     stw_cp_positions(run, part, &a);
-    return stw_attn_bwd(p->engines[part->engine].plan, &a, run->engine_workspace, p->engine_workspace,
+    return stw_attn_bwd(p->engines[engine].plan, &a, run->engine_workspace, p->engine_workspace,
                         run->wire.stream);
 }
 
@@ -164,9 +165,10 @@ static stw_status write_gradients(stw_cp_run *run) {
     const int add_keys[2] = {!exchanges && add_all[1], !exchanges && add_all[2]};
     stw_status status = add_late_sums(run);
     if (!status) status = write_sums(run, keys, add_keys);
+    if (run->shares_dq && !status) status = stw_cp_dq_finish(run, exchanges ? &dq : &run->dq);
     if (status) return status;
     if (exchanges) return stw_cp_exchange(run, 0, from, to, adds, count);
-    return wanted[0] ? stw_cp_copy(run, &run->dq, &dq, add_all[0]) : STW_OK;
+    return wanted[0] && !run->shares_dq ? stw_cp_copy(run, &run->dq, &dq, add_all[0]) : STW_OK;
 }
 
 static stw_status write_dbias(const stw_cp_run *run) {
@@ -207,8 +209,11 @@ stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, v
     if (status) return status;
     const stw_attn_desc *d = &plan->attn;
     const uint32_t number = (uint32_t)plan->number;
-    status =
-        stw_cp_set(&run, bytes_at(&run, plan->at.dq), plan->shard_rows[0] * plan->heads_q * d->head_dim_qk, number, 0);
+    run.shares_dq = stw_cp_dq_is_shared(&run);
+    if (run.shares_dq) status = stw_cp_set(&run, bytes_at(&run, plan->at.dq_sums), plan->dq_numbers, number, 0);
+    else
+        status = stw_cp_set(&run, bytes_at(&run, plan->at.dq), plan->shard_rows[0] * plan->heads_q * d->head_dim_qk,
+                            number, 0);
     if (d->outputs & STW_OUT_DBIAS && !status)
         status = stw_cp_set(&run, bytes_at(&run, plan->at.dbias), plan->dbias_count, number, 0);
     for (int half = 0; half < plan->halves && !status; ++half)

@@ -27,8 +27,8 @@ void *stw_cp_grow(void *array_pointer, int64_t *count, size_t size) {
     return added;
 }
 
-static uint64_t hash_of(const stw_attn_desc *desc) {
-    uint64_t words[sizeof *desc / sizeof(uint64_t)], hash = 0;
+static uint64_t hash_of(const stw_attn_desc *desc, uint32_t features) {
+    uint64_t words[sizeof *desc / sizeof(uint64_t)], hash = features;
     _Static_assert(sizeof *desc == sizeof words, "a descriptor is whole words");
     memcpy(words, desc, sizeof words);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; ++i) {
@@ -39,9 +39,13 @@ static uint64_t hash_of(const stw_attn_desc *desc) {
 }
 
 /* Where an engine stands in the table of engines, or where it would; `room` is a power of two. */
-static size_t place_of(const stw_cp_plan *p, const int32_t *table, size_t room, const stw_attn_desc *desc) {
-    size_t at = (size_t)hash_of(desc) & (room - 1);
-    while (table[at] && memcmp(&p->engines[table[at] - 1].desc, desc, sizeof *desc)) at = (at + 1) & (room - 1);
+static size_t place_of(const stw_cp_plan *p, const int32_t *table, size_t room, const stw_attn_desc *desc,
+                       uint32_t features) {
+    size_t at = (size_t)hash_of(desc, features) & (room - 1);
+    for (; table[at]; at = (at + 1) & (room - 1)) {
+        const stw_cp_engine *there = &p->engines[table[at] - 1];
+        if (there->features == features && !memcmp(&there->desc, desc, sizeof *desc)) break;
+    }
     return at;
 }
 
@@ -51,7 +55,8 @@ static int grow_table(stw_cp_plan *p) {
     if (2 * (size_t)p->engine_count + 2 <= p->engine_room) return 1;
     int32_t *table = calloc(room, sizeof *table);
     if (!table) return 0;
-    for (int64_t i = 0; i < p->engine_count; ++i) table[place_of(p, table, room, &p->engines[i].desc)] = (int32_t)i + 1;
+    for (int64_t i = 0; i < p->engine_count; ++i)
+        table[place_of(p, table, room, &p->engines[i].desc, p->engines[i].features)] = (int32_t)i + 1;
     free(p->engine_table);
     p->engine_table = table;
     p->engine_room = room;
@@ -66,15 +71,16 @@ static uint32_t features_of_parts(const stw_cp_plan *p) {
     return d->outputs & STW_OUT_DV && d->dv_dtype != d->dtype ? 0 : STW_FEAT_ROUNDED_SUMS;
 }
 
-stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, int32_t *engine_out) {
+stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, uint32_t features, int32_t *engine_out) {
     if (!grow_table(plan)) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", plan->call);
-    size_t place = place_of(plan, plan->engine_table, plan->engine_room, desc);
+    features |= features_of_parts(plan);
+    size_t place = place_of(plan, plan->engine_table, plan->engine_room, desc, features);
     if (plan->engine_table[place]) {
         *engine_out = plan->engine_table[place] - 1;
         return STW_OK;
     }
     stw_plan *made = NULL;
-    stw_status status = stw_plan_build(plan->context, desc, plan->kind, features_of_parts(plan), NULL, &made);
+    stw_status status = stw_plan_build(plan->context, desc, plan->kind, features, NULL, &made);
     if (status) return status;
     stw_cp_engine *added = stw_cp_grow(&plan->engines, &plan->engine_count, sizeof *added);
     if (!added) {
@@ -82,6 +88,7 @@ stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, int32
         return stw_fail(STW_E_NO_MEMORY, "%s: no memory", plan->call);
     }
     added->desc = *desc;
+    added->features = features;
     added->plan = made;
     plan->engine_table[place] = (int32_t)plan->engine_count;
     size_t bytes = stw_plan_workspace_size(made);
@@ -327,7 +334,7 @@ static stw_status add_rows(stw_cp_plan *p, int64_t s, int64_t row, int64_t count
             d.delta = (stw_attn_strides){seq->held[0] * d.heads_q, 1, d.heads_q};
     }
     stw_cp_rows call = {.seq = (int32_t)s, .row = row};
-    stw_status status = stw_cp_engine_get(p, &d, &call.engine);
+    stw_status status = stw_cp_engine_get(p, &d, 0, &call.engine);
     if (status) return status;
     stw_cp_rows *added = stw_cp_grow(&p->row_calls, &p->row_count, sizeof *added);
     if (!added) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
@@ -399,7 +406,9 @@ static void make_places(stw_cp_plan *p) {
         take(total, &at->late_sums, p->sums_late, stw_cp_slot_size(sums));
         take(total, &at->sum_slots, p->sum_count, stw_cp_slot_size(sums));
         take(total, &at->other_sums, p->schedule == STW_CP_ALL_GATHER ? p->sum_count : 0, stw_cp_slot_size(sums));
-        take(total, &at->dq, rows * p->heads_q * d->head_dim_qk, number);
+        take(total, &at->dq_sums, p->dq_sums ? p->dq_numbers : 0, number);
+        take(total, &at->dq, !p->dq_sums || p->has_alone || p->split > 1 ? rows * p->heads_q * d->head_dim_qk : 0,
+             number);
         take(total, &at->dk, p->split > 1 ? p->shard_rows[1] * p->heads_kv * d->head_dim_qk : 0, number);
         take(total, &at->dv, p->split > 1 ? p->shard_rows[1] * p->heads_kv * d->head_dim_v : 0, number);
         take(total, &at->dbias, d->outputs & STW_OUT_DBIAS ? p->dbias_count : 0, number);
@@ -432,6 +441,18 @@ static void fill_bound(stw_cp_plan *p) {
     stw_attn_params_fill(&d, p->kind, 0, &p->bound);
 }
 
+/* Parts that share sums of dQ where they can. */
+static stw_status make_parts(stw_cp_plan *p) {
+    stw_status status = stw_cp_dq_plan(p);
+    int shares = p->dq_sums != NULL;
+    if (!status) status = stw_cp_schedule_make(p);
+    if (!status) status = stw_cp_dq_judge(p);
+    if (status || !shares || p->dq_sums) return status;
+    p->part_count = p->move_count = p->tick_count = p->steps_run = 0;
+    p->sent_bytes = 0;
+    return stw_cp_schedule_make(p);
+}
+
 static stw_status make_schedule(stw_cp_plan *p) {
     const stw_attn_desc *d = &p->attn;
     int64_t keys = p->desc.seq_kv;
@@ -446,7 +467,7 @@ static stw_status make_schedule(stw_cp_plan *p) {
         p->dbias_count = e[0] * e[1] * e[2] * e[3];
     }
     if (p->kind == STW_PLAN_ATTN_BWD) status = make_rows(p);
-    if (!status) status = stw_cp_schedule_make(p);
+    if (!status) status = make_parts(p);
     if (status) return status;
     make_places(p);
     fill_bound(p);
@@ -485,6 +506,7 @@ void stw_cp_plan_destroy(stw_cp_plan *plan) {
     free(plan->moves);
     free(plan->ticks);
     free(plan->row_calls);
+    free(plan->dq_sums);
     free(plan);
 }
 
@@ -585,9 +607,10 @@ static void text_of(const stw_cp_plan *p, stw_text *text) {
     stw_text_add(text, "deterministic: %s\n",
                  gives_same_bits(p) ? "yes, for this number of ranks" : "not asked for: GPUs add to dQ in any order");
     stw_text_add(text, "workspace: %zu bytes\n", stw_cp_plan_workspace_size(p));
-    if (p->engine_count) {
-        stw_text_add(text, "one of the plans:\n");
-        stw_plan_text(p->engines[p->engine_count - 1].plan, text);
+    if (p->dq_sums) stw_text_add(text, "dq: calls add to sums that one kernel makes dQ of\n");
+    if (p->part_count) {
+        stw_text_add(text, "the plan of the last call:\n");
+        stw_plan_text(p->engines[p->parts[p->part_count - 1].engine].plan, text);
     }
 }
 

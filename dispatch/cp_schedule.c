@@ -183,7 +183,7 @@ static int64_t step_to(const stw_cp_plan *p, int64_t b, int halves, int64_t step
 
 /* ---- parts ---- */
 
-static stw_attn_strides rows_of(int64_t batch_rows, int64_t heads, int64_t dim) {
+stw_attn_strides stw_cp_own_rows(int64_t batch_rows, int64_t heads, int64_t dim) {
     return (stw_attn_strides){.batch = batch_rows * heads * dim, .head = dim, .seq = heads * dim};
 }
 
@@ -214,8 +214,7 @@ static void one_batch(stw_attn_desc *d) {
     d->bias.batch = d->dbias.batch = 0;
 }
 
-/* `block`, `sums`: rows between two batches in the block and in its sums. */
-static stw_attn_desc backward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
+stw_attn_desc stw_cp_backward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
                                    int64_t block, int64_t sums) {
     stw_attn_desc d = common_desc(p, seq, q_rows, k_rows);
     int64_t dqk = d.head_dim_qk, dv = d.head_dim_v;
@@ -223,19 +222,19 @@ static stw_attn_desc backward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, 
     d.diagonal_shift = seq->shift;
     d.outputs &= STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | STW_OUT_DBIAS;
     if (p->split > 1) {
-        d.q = rows_of(seq->own[0], d.heads_q, dqk);
-        d.dout = rows_of(seq->own[0], d.heads_q, dv);
-        d.lse = rows_of(seq->own[0], d.heads_q, 1);
+        d.q = stw_cp_own_rows(seq->own[0], d.heads_q, dqk);
+        d.dout = stw_cp_own_rows(seq->own[0], d.heads_q, dv);
+        d.lse = stw_cp_own_rows(seq->own[0], d.heads_q, 1);
         d.dim = (stw_attn_dim_strides){1, 1, 1, 1, 1};
     }
     if (p->split > 1 || !(p->attn.flags & (STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA)))
-        d.delta = rows_of(seq->own[0], d.heads_q, 1);
+        d.delta = stw_cp_own_rows(seq->own[0], d.heads_q, 1);
     d.dim.k = d.dim.v = 1;
-    d.dq = rows_of(seq->own[0], d.heads_q, dqk);
-    d.k = rows_of(block, d.heads_kv, dqk);
-    d.v = rows_of(block, d.heads_kv, dv);
-    d.dk = rows_of(sums, d.heads_kv, dqk);
-    d.dv = rows_of(sums, d.heads_kv, dv);
+    d.dq = stw_cp_own_rows(seq->own[0], d.heads_q, dqk);
+    d.k = stw_cp_own_rows(block, d.heads_kv, dqk);
+    d.v = stw_cp_own_rows(block, d.heads_kv, dv);
+    d.dk = stw_cp_own_rows(sums, d.heads_kv, dqk);
+    d.dv = stw_cp_own_rows(sums, d.heads_kv, dv);
     d.accumulate = d.outputs;
     if (d.outputs & STW_OUT_DBIAS) {
         const int64_t *e = p->dbias_extent;
@@ -265,11 +264,11 @@ static stw_attn_desc forward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, i
         d.scale_f64 = (double)d.scale;
         d.softcap_f64 = (double)d.softcap;
     }
-    d.q = rows_of(seq->own[0], d.heads_q, d.head_dim_qk);
-    d.k = rows_of(block, d.heads_kv, d.head_dim_qk);
-    d.v = rows_of(block, d.heads_kv, d.head_dim_v);
-    d.out = rows_of(q_rows, d.heads_q, d.head_dim_v);
-    d.lse = rows_of(q_rows, d.heads_q, 1);
+    d.q = stw_cp_own_rows(seq->own[0], d.heads_q, d.head_dim_qk);
+    d.k = stw_cp_own_rows(block, d.heads_kv, d.head_dim_qk);
+    d.v = stw_cp_own_rows(block, d.heads_kv, d.head_dim_v);
+    d.out = stw_cp_own_rows(q_rows, d.heads_q, d.head_dim_v);
+    d.lse = stw_cp_own_rows(q_rows, d.heads_q, 1);
     if (stw_cp_has_wide_bias(p)) {
         const int64_t *e = p->dbias_extent;
         d.bias_dtype = p->partial;
@@ -313,7 +312,7 @@ typedef struct maker {
 static stw_status add_part(maker *m, stw_cp_tick *tick, const stw_cp_part *part, const stw_attn_desc *desc) {
     stw_cp_plan *p = m->p;
     stw_cp_part own = *part;
-    stw_status status = stw_cp_engine_get(p, desc, &own.engine);
+    stw_status status = stw_cp_engine_get(p, desc, p->dq_sums ? STW_FEAT_KEPT_DQ : 0, &own.engine);
     if (status) return status;
     stw_cp_part *added = stw_cp_grow(&p->parts, &p->part_count, sizeof *p->parts);
     if (!added) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
@@ -352,7 +351,8 @@ static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t
             };
             stw_attn_desc desc = p->kind == STW_PLAN_ATTN_FWD
                                      ? forward_desc(p, seq, rows.count, keys.count, block)
-                                     : backward_desc(p, seq, rows.count, keys.count, block, sums);
+                                     : stw_cp_backward_desc(p, seq, rows.count, keys.count, block, sums);
+            if (p->dq_sums) desc.dq = (stw_attn_strides){.head = p->dq_sums[s].head, .seq = desc.head_dim_qk};
             if (tick->starts_sums && p->kind == STW_PLAN_ATTN_BWD && !written) {
                 desc.accumulate &= ~(uint32_t)(STW_OUT_DK | STW_OUT_DV);
                 m->written += seq->batch * keys.count;

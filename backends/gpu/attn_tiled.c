@@ -85,6 +85,7 @@ static int is_split(const stw_attn_choice *choice) { return choice->split.heads 
 static void choose(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *choice,
                    stw_attn_params *seen) {
     tile->loop->gpu->plan(tile, p, wave, choice);
+    if (p->features & STW_FEAT_KEPT_DQ) choice->preprocess = choice->postprocess = NULL;
     if (!choice->split.heads) choice->split.heads = 1;
     if (!choice->split.rows) choice->split.rows = 1;
     if (!choice->warps) choice->warps = tile->warps;
@@ -238,6 +239,12 @@ STW_ATTN_LOOP(fwd_f32, .call = STW_CALL_FWD, .f32 = 1);
 
 /* ---- workspace ---- */
 
+/* Query blocks of a head among the sums of dQ, and so among the statistics, which are numbered alike. */
+static int64_t query_blocks_of(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p) {
+    if (p->features & STW_FEAT_KEPT_DQ) return p->dq.head / ((int64_t)tile->bm * choice->width);
+    return stw_query_blocks_most(p, tile->bm);
+}
+
 typedef struct layout {
     int64_t q_blocks;
     size_t stats, dq, sink, key_blocks, listed, dq_semaphore, tile_counter, unordered, part_sums;
@@ -278,11 +285,16 @@ static int64_t visible_next_of(const stw_attn_choice *choice, const stw_attn_par
 static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p) {
     layout w = {0};
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
-    w.q_blocks = stw_query_blocks_most(p, tile->bm);
+    w.q_blocks = query_blocks_of(tile, choice, p);
     if (tile->loop->gpu->whole) return w; /* all is in registers and shared memory */
     size_t blocks = (size_t)(p->heads_q * w.q_blocks), width = choice->width, bm = tile->bm;
+    size_t dq_sums = choice->sums_dq || (p->outputs & STW_OUT_DQ) ? blocks * bm * width * sizeof(float) : 0;
+    if (p->features & STW_FEAT_FINISHED_DQ) {
+        w.dq = take(&w, dq_sums);
+        return w;
+    }
     w.stats = take(&w, blocks * (2 * bm + STW_STATS_PAD) * sizeof(float));
-    w.dq = take(&w, choice->sums_dq || (p->outputs & STW_OUT_DQ) ? blocks * bm * width * sizeof(float) : 0);
+    w.dq = take(&w, p->features & STW_FEAT_KEPT_DQ ? 0 : dq_sums);
     w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
     w.key_blocks = take(&w, (size_t)key_blocks_of(choice, p) * STW_KEY_BLOCK_BYTES);
     w.listed = take(&w, p->features & STW_FEAT_PACKED_KV
@@ -352,6 +364,28 @@ static void add_hidden_blocks(const stw_attn_params *p, int64_t heads, uint32_t 
 
 static stw_kernel_image image_of(const stw_variant *tile) { return tile->own ? STW_KERNEL_OWN : STW_KERNEL_ATTN; }
 
+/* The last kernel: dQ and dSink, and dK and dV of work tiles in parts. `parts`: by query heads, p.heads_kv is so many
+ * times that of the call. */
+static void add_postprocess(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice, uint32_t wave,
+                            stw_attn_steps *steps) {
+    const uint32_t kept = p->features & STW_FEAT_KEPT_DQ, finished = p->features & STW_FEAT_FINISHED_DQ;
+    int64_t tiles = p->heads_q * stw_tiles_of_head(p, t->bm);
+    int64_t rows =
+        (p->outputs & STW_OUT_DQ && !kept ? tiles : 0) + (p->outputs & STW_OUT_DSINK && !finished ? p->heads_q : 0);
+    if (is_split(choice) && !finished)
+        rows += p->heads_kv / choice->split.heads * stw_key_blocks_most(p, choice->bn) * 2 *
+                stw_attn_part_chunks(choice->bn, t->head_dim, choice->warps);
+    if (choice->postprocess) rows = p->heads_q * stw_tiles_of_head(p, choice->small_rows);
+    stw_attn_step *step = add_step(steps, wave, rows, STW_ROW_THREADS, STW_ROW_SMEM);
+    step->early = choice->early || !choice->postprocess;
+    step->without_dq = kept != 0;
+    if (choice->postprocess) {
+        step->image = image_of(t);
+        name_step(steps, step, "stw_attn_bwd_postprocess_%s_hd%u_%s", choice->postprocess, t->head_dim,
+                  stw_dtype_name((stw_dtype)p->dtype));
+    } else name_step(steps, step, "stw_attn_bwd_postprocess%s", is_split(choice) && !finished ? "_parts" : "");
+}
+
 static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)params->dtype);
     stw_attn_choice choice;
@@ -359,6 +393,11 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
     choose(t, params, wave, &choice, &seen);
     const stw_attn_params *p = &seen;
     steps->split = choice.split;
+    if (p->features & STW_FEAT_FINISHED_DQ) {
+        add_postprocess(t, p, &choice, wave, steps);
+        steps->workspace = layout_of(t, &choice, p).total;
+        return;
+    }
     if (t->loop->gpu->whole) {
         stw_attn_step *only = add_step(steps, wave, p->batch * p->heads_kv, t->warps * wave, choice.smem);
         only->image = image_of(t);
@@ -369,6 +408,7 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
     int64_t parts = choice.small_rows ? p->heads_q * stw_tiles_of_head(p, choice.small_rows) : 0;
     stw_attn_step *step = add_step(steps, wave, lists_of(&choice, p) + (choice.preprocess ? parts : tiles) + 1,
                                    STW_ROW_THREADS, STW_ROW_SMEM);
+    step->without_dq = (p->features & STW_FEAT_KEPT_DQ) != 0;
     if (choice.preprocess) {
         step->image = image_of(t);
         name_step(steps, step, "stw_attn_bwd_preprocess_%s_hd%u_%s", choice.preprocess, t->head_dim, type);
@@ -414,16 +454,7 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
             name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice.exact);
         }
     }
-    int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
-    if (is_split(&choice))
-        rows += params->heads_kv * stw_key_blocks_most(p, choice.bn) * 2 *
-                stw_attn_part_chunks(choice.bn, t->head_dim, choice.warps);
-    step = add_step(steps, wave, choice.postprocess ? parts : rows, STW_ROW_THREADS, STW_ROW_SMEM);
-    step->early = choice.early || !choice.postprocess;
-    if (choice.postprocess) {
-        step->image = image_of(t);
-        name_step(steps, step, "stw_attn_bwd_postprocess_%s_hd%u_%s", choice.postprocess, t->head_dim, type);
-    } else name_step(steps, step, "stw_attn_bwd_postprocess%s", is_split(&choice) ? "_parts" : "");
+    add_postprocess(t, p, &choice, wave, steps);
     steps->workspace = layout_of(t, &choice, p).total;
 }
 
@@ -591,7 +622,8 @@ void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, vo
     l->p.group /= l->head_parts;
     if (l->part_sums) PLACE(l->part_sums);
     PLACE(l->stats);
-    PLACE(l->dq);
+    if (params->features & STW_FEAT_KEPT_DQ) l->dq = params->dq.data;
+    else PLACE(l->dq);
     PLACE(l->sink);
     PLACE(l->key_blocks);
     PLACE(l->tile_counter);

@@ -15,7 +15,7 @@
 typedef struct launch_step {
     const stw_gpu_kernel *kernel;
     int64_t work_tiles;
-    uint32_t grid_x, grid_y;
+    uint32_t grid_x, grid_y, without_dq;
 } launch_step;
 
 /* The kernels of a call and their argument, but for its pointers. */
@@ -52,6 +52,7 @@ static void size_step(const stw_device *device, const stw_attn_step *step, launc
             least = step->queued == STW_QUEUED_MANY ? enough * STW_WORK_TILES_MANY : enough + 1;
     int few = step->queued != STW_QUEUED_NEVER && step->work_tiles >= least;
     sized->work_tiles = step->work_tiles;
+    sized->without_dq = step->without_dq;
     sized->grid_x = few ? (uint32_t)enough : step->grid_x;
     sized->grid_y = few ? 1 : step->grid_y;
 }
@@ -124,6 +125,11 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     free(work->own);
     work->own = plan;
     work->slower = stw_attn_slower(call, tile, &work->params);
+    if (call == STW_CALL_BWD && !tile->loop->gpu->whole) {
+        const stw_attn_launch *l = &plan->usual.launch;
+        const uint32_t order[4] = {l->bm, l->width, l->warps, l->dq_rows};
+        memcpy(work->dq_order, order, sizeof order);
+    }
     work->workspace_size = steps.workspace > unaligned.workspace ? steps.workspace : unaligned.workspace;
     write_note(work, gpu, &steps);
     return STW_OK;
@@ -176,10 +182,12 @@ stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, stw_attn_call call,
 static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t count, stw_attn_launch *launch,
                                void *maps, stw_stream stream) {
     void *arguments[] = {launch, maps}; /* the second: for kernels that have one */
+    const uint32_t outputs = launch->p.outputs;
     for (uint32_t i = 0; i < count; ++i) {
         const stw_gpu_kernel *kernel = step[i].kernel;
         launch->work_tiles = step[i].work_tiles;
         launch->blocks = (int64_t)step[i].grid_x * step[i].grid_y;
+        launch->p.outputs = step[i].without_dq ? outputs & ~(uint32_t)STW_OUT_DQ : outputs;
         stw_status status = gpu->ops->launch(gpu, kernel, step[i].grid_x, step[i].grid_y, stream, arguments);
         if (status) return status;
     }

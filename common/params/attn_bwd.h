@@ -42,6 +42,11 @@
 #define STW_FEAT_BLOCK_MASK       0x200000u
 /* Attention over ranks rounds f32 dK and dV to the inputs' 16 bits later, so main loops need not drain their sums. */
 #define STW_FEAT_ROUNDED_SUMS 0x400000u
+/* Also of attention over ranks, on GPUs: a call adds to sums of dQ that other calls add to as well, and neither zeroes
+ * nor converts them. dq is where its first row lies among them, dq.head how many numbers a head takes. */
+#define STW_FEAT_KEPT_DQ 0x20000000u
+/* The call behind these: its last kernel alone, which makes dQ of the sums. They are its workspace. */
+#define STW_FEAT_FINISHED_DQ 0x40000000u
 
 /* Rows of q go on with zeros up to a multiple of 16 bytes; times 2, 4, 8, 16: those of k, v, out, dout (the order of
  * common/attn_tensors.def). Copies in the workspace do. */

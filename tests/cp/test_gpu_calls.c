@@ -77,7 +77,8 @@ static stw_status run(setting *s, call which) {
                             : stw_cp_attn_bwd(s->plan, &s->args, s->workspace, s->size, NULL);
 }
 
-static void set_up(setting *s, call which, int waits) {
+/* `rows`: of this rank, in two chunks. */
+static void set_up_rows(setting *s, call which, int waits, int64_t rows) {
     stw_cp_transport wire = STW_INIT(stw_cp_transport);
     stw_context_opts opts = STW_INIT(stw_context_opts);
     stw_attn_desc attn = STW_INIT(stw_attn_desc);
@@ -98,10 +99,10 @@ static void set_up(setting *s, call which, int waits) {
     attn.batch = 1;
     attn.heads_q = attn.heads_kv = HEADS;
     attn.head_dim_qk = attn.head_dim_v = DIM;
-    attn.max_seq_q = attn.max_seq_kv = ROWS;
+    attn.max_seq_q = attn.max_seq_kv = rows;
     assert_int_equal(stw_layout_bshd(&attn), STW_OK);
     desc.attn = &attn;
-    desc.seq_q = desc.seq_kv = 2 * ROWS;
+    desc.seq_q = desc.seq_kv = 2 * rows;
     desc.order = STW_CP_ZIGZAG;
     desc.schedule = STW_CP_RING;
     s->status = which == FORWARD ? stw_cp_attn_fwd_plan(s->cp, s->context, &desc, &s->plan)
@@ -109,7 +110,7 @@ static void set_up(setting *s, call which, int waits) {
     if (s->status) return;
     s->size = stw_cp_plan_workspace_size(s->plan);
     for (int i = 0; i < 10; ++i)
-        assert_int_equal(stw_buffer_alloc(s->context, (size_t)ROWS * HEADS * DIM * 4, &s->buffers[i]), STW_OK);
+        assert_int_equal(stw_buffer_alloc(s->context, (size_t)(rows * HEADS * DIM * 4), &s->buffers[i]), STW_OK);
     assert_int_equal(stw_buffer_alloc(s->context, s->size, &s->workspace), STW_OK);
     stw_attn_args a = STW_INIT(stw_attn_args);
     a.q = s->buffers[0];
@@ -123,6 +124,8 @@ static void set_up(setting *s, call which, int waits) {
     a.dv = s->buffers[8];
     s->args = a;
 }
+
+static void set_up(setting *s, call which, int waits) { set_up_rows(s, which, waits, ROWS); }
 
 static void tear_down(setting *s) {
     for (int i = 0; i < 10; ++i)
@@ -193,6 +196,43 @@ static void a_call_asks_in_order(void **state) {
     log = take_log();
     assert_int_equal(count(log, "cuStreamDestroy_v2"), 1);
     assert_int_equal(count(log, "cuEventDestroy_v2"), 2);
+}
+
+static int count_launches(const char *log, const char *kernel) {
+    char line[64];
+    int found = 0;
+    snprintf(line, sizeof line, ":launch %s", kernel);
+    for (const char *at = log; (at = strstr(at, line)) != NULL; at += strlen(line)) ++found;
+    return found;
+}
+
+/* Eight parts of chunks of whole query blocks add to sums that one kernel behind all of them makes dQ of. Chunks of 32
+ * rows are no whole blocks, and of tensors off 16 bytes other kernels make sums of another order: there each part has
+ * its last kernel. */
+static void parts_share_sums_of_dq(void **state) {
+    enum { PARTS = 8 };
+    static const char last[] = "stw_attn_bwd_postprocess", before[] = "stw_attn_bwd_preprocess";
+    static char described[1 << 14];
+    (void)state;
+    for (int whole = 0; whole < 2; ++whole) {
+        setting s;
+        set_up_rows(&s, BACKWARD, 0, whole ? 512 : 64);
+        if (s.status) fail_msg("%s", stw_last_error());
+        assert_int_equal(stw_cp_plan_describe(s.plan, described, sizeof described, NULL), STW_OK);
+        assert_int_equal(strstr(described, "\ndq: calls add to sums") != NULL, whole);
+        for (int off = 0; off < 2; ++off) {
+            take_log();
+            s.args.q = (char *)s.buffers[0] + (off ? 2 : 0);
+            if (run(&s, BACKWARD)) fail_msg("%s", stw_last_error());
+            const char *log = take_log();
+            assert_int_equal(count_launches(log, last), whole && !off ? 1 : PARTS);
+            assert_int_equal(count_launches(log, before), PARTS + 2); /* two chunks of rows have delta made */
+            const char *behind = strstr(log, last);
+            if (whole && !off) assert_null(strstr(behind, before));
+        }
+        tear_down(&s);
+    }
+    take_log();
 }
 
 /* The forward moves K and V alone, in tick 0, and merges its parts in the caller's stream: four of two chunks of q
@@ -302,6 +342,7 @@ static void host_transports_and_host_memory_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_asks_in_order),
+        cmocka_unit_test(parts_share_sums_of_dq),
         cmocka_unit_test(a_forward_merges_its_parts),
         cmocka_unit_test(each_failure_is_told),
         cmocka_unit_test(a_failed_group_is_joined),

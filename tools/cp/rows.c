@@ -15,6 +15,12 @@
 const cp_row cp_rows[] = {
     BOTH("attn_bwd:bf16:b2h4k2s93d32", RING),
     BOTH("attn_bwd:bf16:b1h4k2s128d64:causal_br", RING),
+    /* chunks of whole query blocks, with 2 and 4 ranks: on GPUs parts share sums of dQ */
+    BOTH("attn_bwd:bf16:b1h4k2s512d64:causal_br", RING),
+    ZIGZAG("attn_bwd:f16:b1h4k2s512d128:causal_br:dropout0.2:dq_f32:acc_q", RING),
+    ZIGZAG("attn_bwd:bf16:b3h2k1s512d64:thd:seqs_full:causal_br:det", RING),
+    ZIGZAG("attn_bwd:f32:b1h2s512d32:wl150:alibi", ALL_GATHER),
+    {"attn_bwd:bf16:b1h4k2s512d192x128:causal_br", STW_CP_ZIGZAG, STW_CP_2D, 2},
     ZIGZAG("attn_bwd:bf16:b1h2k1s1100d64:causal_br:dropout0.1", RING), /* chunks of several tiles */
     CONTIGUOUS("attn_bwd:f16:b1h8k1s1100x260d128", RING),              /* sums of more than 2048 rows on each rank */
     ZIGZAG("attn_bwd:bf16:b1h2k1s1100d64:causal_br:det", RING),
