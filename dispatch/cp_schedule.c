@@ -321,6 +321,20 @@ static stw_status add_part(maker *m, stw_cp_tick *tick, const stw_cp_part *part,
     return STW_OK;
 }
 
+static int sees_all(const stw_cp_seq *seq, stw_cp_chunk q, stw_cp_chunk k) {
+    return k.first + k.count - 1 - q.first <= seq->high && k.first - (q.first + q.count - 1) >= seq->low;
+}
+
+/* Whether rows of both chunks of q can be one part, as if the second began where the first ends: nothing but the mask
+ * goes by positions, and the second sees all of the keys both where it is and where it would be. */
+static int is_one_part(const stw_cp_plan *p, const stw_cp_seq *seq, const stw_cp_chunk q[2], stw_cp_chunk k) {
+    const stw_cp_chunk moved = {q[0].first + q[0].count, q[1].count};
+    const stw_cp_chunk first = stw_cp_used(seq, 0, q[0]), second = stw_cp_used(seq, 0, q[1]);
+    if (p->kind != STW_PLAN_ATTN_BWD || p->attn.flags & STW_ATTN_ALIBI || p->attn.dropout_p > 0) return 0;
+    if (first.count != q[0].count || second.count != q[1].count || !stw_cp_sees(seq, first, k)) return 0;
+    return sees_all(seq, second, k) && sees_all(seq, moved, k);
+}
+
 /* The parts of sequence `s` in one tick on block b; `base` and `sum_base`: rows of the sequences before it. */
 static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t s, int64_t base, int64_t sum_base) {
     stw_cp_plan *p = m->p;
@@ -336,9 +350,11 @@ static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t
     if (p->halves == 2) k_first = tick->half, k_count = k_first + 1;
     else k_count = merge(k);
     for (int at = k_first; at < k_count; ++at)
-        for (int i = 0, written = 0; i < q_count; ++i) {
+        for (int i = 0, written = 0, together = 0; i < q_count && !together; ++i) {
             stw_cp_chunk rows = stw_cp_used(seq, 0, q[i]), keys = stw_cp_used(seq, 1, k[at]);
             if (!stw_cp_sees(seq, rows, keys)) continue;
+            together = q_count == 2 && !i && is_one_part(p, seq, q, keys);
+            if (together) rows.count += q[1].count;
             const stw_cp_part part = {
                 .seq = s,
                 .q_row = i ? q_second : 0,
