@@ -69,6 +69,12 @@ typedef struct stw_cp_chunk {
 
 /* Chunk `at` (0 or 1) of shard n of `shards` of a sequence of `rows` rows. */
 stw_cp_chunk stw_cp_chunk_of(stw_cp_order order, int64_t rows, int64_t n, int64_t shards, int at);
+/* Run `run` (0 or 1) of half `half` (0 or 1) of a block of keys; may be empty. In contiguous order a half is a chunk.
+ * In zigzag order it is half of either chunk, so that under a causal mask all ranks have the same work in each tick: a
+ * rank that is ahead has its receiving kernel wait on multiprocessors that others could use. *row_out (optional): its
+ * first row among those that the shard holds of the sequence. */
+stw_cp_chunk stw_cp_half_of(stw_cp_order order, int64_t rows, int64_t n, int64_t shards, int half, int run,
+                            int64_t *row_out);
 static inline int64_t stw_cp_rows_of(stw_cp_order order, int64_t rows, int64_t n, int64_t shards) {
     return stw_cp_chunk_of(order, rows, n, shards, 0).count + stw_cp_chunk_of(order, rows, n, shards, 1).count;
 }

@@ -115,14 +115,18 @@ static stw_status write_sums(const stw_cp_run *run, const stw_cp_tensor *const t
             }
             for (int64_t s = 0; s < p->seq_count && !status; ++s) {
                 const stw_cp_seq *seq = &p->seqs[s];
-                stw_cp_chunk first = stw_cp_chunk_of(p->desc.order, seq->rows[1], p->shard, p->shards, 0),
-                             chunk = stw_cp_chunk_of(p->desc.order, seq->rows[1], p->shard, p->shards, half);
-                const stw_cp_lines source = {&sums, from, 0, chunk.count * sums.seq};
-                from += seq->batch * chunk.count * row_bytes;
-                if (!to[i]) continue;
-                const stw_cp_lines target = {to[i], stw_cp_at(to[i], seq, 0, half ? first.count : 0), 0,
-                                             stw_cp_batch_stride(to[i], seq)};
-                status = stw_cp_copy_heads(run, &target, &source, seq->batch, chunk.count, to[i]->heads, adds[i]);
+                int64_t row[2], count[2], done = 0;
+                for (int r = 0; r < 2; ++r)
+                    count[r] =
+                        stw_cp_half_of(p->desc.order, seq->rows[1], p->shard, p->shards, half, r, &row[r]).count;
+                const int64_t batch = (count[0] + count[1]) * sums.seq;
+                for (int r = 0; r < 2 && to[i] && !status; done += count[r++]) {
+                    const stw_cp_lines source = {&sums, from + done * row_bytes, 0, batch},
+                                       target = {to[i], stw_cp_at(to[i], seq, 0, row[r]), 0,
+                                                 stw_cp_batch_stride(to[i], seq)};
+                    status = stw_cp_copy_heads(run, &target, &source, seq->batch, count[r], to[i]->heads, adds[i]);
+                }
+                from += seq->batch * (count[0] + count[1]) * row_bytes;
             }
         }
     }

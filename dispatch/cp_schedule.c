@@ -28,28 +28,29 @@ int64_t stw_cp_block_rows(const stw_cp_plan *p, int64_t b) {
     return rows;
 }
 
+/* Keys of a half, of one batch. */
+static int64_t half_of_seq(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, int half) {
+    return stw_cp_half_of(p->desc.order, seq->rows[1], b, p->shards, half, 0, NULL).count +
+           stw_cp_half_of(p->desc.order, seq->rows[1], b, p->shards, half, 1, NULL).count;
+}
+
 int64_t stw_cp_half_rows(const stw_cp_plan *p, int64_t b, int half) {
     int64_t rows = 0;
     if (p->halves == 1) return stw_cp_block_rows(p, b);
     for (int64_t s = 0; s < p->seq_count; ++s)
-        rows += p->seqs[s].batch * stw_cp_chunk_of(p->desc.order, p->seqs[s].rows[1], b, p->shards, half).count;
+        rows += p->seqs[s].batch * half_of_seq(p, &p->seqs[s], b, half);
     return rows;
 }
 
-/* Whether shard n sees anything of one chunk of block b. */
-static int needs_half(const stw_cp_plan *p, int64_t n, int64_t b, int half) {
+int stw_cp_needs(const stw_cp_plan *p, int64_t n, int64_t b) {
     for (int64_t s = 0; s < p->seq_count; ++s)
-        for (int at = 0; at < 2; ++at) {
+        for (int at = 0; at < 4; ++at) {
             const stw_cp_seq *seq = &p->seqs[s];
-            stw_cp_chunk q = stw_cp_chunk_of(p->desc.order, seq->rows[0], n, p->shards, at);
-            stw_cp_chunk k = stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, half);
+            stw_cp_chunk q = stw_cp_chunk_of(p->desc.order, seq->rows[0], n, p->shards, at & 1);
+            stw_cp_chunk k = stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, at >> 1);
             if (stw_cp_sees(seq, stw_cp_used(seq, 0, q), stw_cp_used(seq, 1, k))) return 1;
         }
     return 0;
-}
-
-int stw_cp_needs(const stw_cp_plan *p, int64_t n, int64_t b) {
-    return needs_half(p, n, b, 0) || needs_half(p, n, b, 1);
 }
 
 /* ---- the order of ticks ---- */
@@ -95,9 +96,12 @@ static int64_t chunk_to(int64_t rows, int64_t chunks, int64_t c) {
     return end > 0 ? chunk_of_row(rows, chunks, end - 1) : -1;
 }
 
-/* The run of chunks of q whose first and last hold the first and last row that sees a key of one half of block b. */
-static int seen_by(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, int half, int64_t run_out[2]) {
-    stw_cp_chunk k = stw_cp_used(seq, 1, stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, half));
+/* The run of chunks of q whose first and last hold the first and last row that sees a key of block b: of run `keys & 1`
+ * of half `keys >> 1`. */
+enum { KEY_RUNS = 4 };
+static int seen_by(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, int keys, int64_t run_out[2]) {
+    stw_cp_chunk k = stw_cp_used(
+        seq, 1, stw_cp_half_of(p->desc.order, seq->rows[1], b, p->shards, keys >> 1, keys & 1, NULL));
     if (!seq->batch || !k.count || seq->low > seq->high) return 0;
     int64_t first = k.first - seq->high, last = k.first + k.count - 1 - seq->low;
     if (first < 0) first = 0;
@@ -140,8 +144,8 @@ static int64_t shard_to(const stw_cp_plan *p, int64_t rows, const int64_t run[2]
 static int64_t user_from(const stw_cp_plan *p, int64_t b, int halves, int64_t n) {
     int64_t found = p->shards, run[2];
     for (int64_t s = 0; s < p->seq_count; ++s)
-        for (int half = 0; half < 2; ++half)
-            if (halves >> half & 1 && seen_by(p, &p->seqs[s], b, half, run))
+        for (int keys = 0; keys < KEY_RUNS; ++keys)
+            if (halves >> (keys >> 1) & 1 && seen_by(p, &p->seqs[s], b, keys, run))
                 found = smaller(found, shard_from(p, p->seqs[s].rows[0], run, n));
     return found;
 }
@@ -149,8 +153,8 @@ static int64_t user_from(const stw_cp_plan *p, int64_t b, int halves, int64_t n)
 static int64_t user_to(const stw_cp_plan *p, int64_t b, int halves, int64_t n) {
     int64_t found = -1, run[2];
     for (int64_t s = 0; s < p->seq_count; ++s)
-        for (int half = 0; half < 2; ++half)
-            if (halves >> half & 1 && seen_by(p, &p->seqs[s], b, half, run))
+        for (int keys = 0; keys < KEY_RUNS; ++keys)
+            if (halves >> (keys >> 1) & 1 && seen_by(p, &p->seqs[s], b, keys, run))
                 found = larger(found, shard_to(p, p->seqs[s].rows[0], run, n));
     return found;
 }
@@ -321,37 +325,83 @@ static stw_status add_part(maker *m, stw_cp_tick *tick, const stw_cp_part *part,
     return STW_OK;
 }
 
+/* A run of keys of a tick, and where it lies in the block and in the sums, in rows of the sequence. */
+typedef struct key_run {
+    stw_cp_chunk keys;
+    int64_t row, sum_row;
+} key_run;
+
+/* The keys of a tick; returns how many runs they are. */
+static int keys_of(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, int half, key_run runs[2]) {
+    stw_cp_chunk all[2];
+    if (p->halves == 2) {
+        int64_t base = half ? half_of_seq(p, seq, b, 0) : 0, sum = 0;
+        for (int i = 0; i < 2; ++i) {
+            stw_cp_chunk keys = stw_cp_half_of(p->desc.order, seq->rows[1], b, p->shards, half, i, NULL);
+            runs[i] = (key_run){keys, base + sum, sum};
+            sum += keys.count;
+        }
+        return 2;
+    }
+    for (int i = 0; i < 2; ++i) all[i] = stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, i);
+    runs[1] = (key_run){all[1], all[0].count, all[0].count};
+    int count = merge(all);
+    runs[0] = (key_run){all[0], 0, 0};
+    return count;
+}
+
 static int sees_all(const stw_cp_seq *seq, stw_cp_chunk q, stw_cp_chunk k) {
     return k.first + k.count - 1 - q.first <= seq->high && k.first - (q.first + q.count - 1) >= seq->low;
 }
 
-/* Whether rows of both chunks of q can be one part, as if the second began where the first ends: nothing but the mask
- * goes by positions, and the second sees all of the keys both where it is and where it would be. */
+/* Nothing but the mask goes by positions. */
+static int has_free_positions(const stw_cp_plan *p) {
+    return p->kind == STW_PLAN_ATTN_BWD && !(p->attn.flags & STW_ATTN_ALIBI) && !(p->attn.dropout_p > 0);
+}
+
+/* Whether rows of both chunks of q can be one part, as if the second began where the first ends: it sees all of the
+ * keys both where it is and where it would be. */
 static int is_one_part(const stw_cp_plan *p, const stw_cp_seq *seq, const stw_cp_chunk q[2], stw_cp_chunk k) {
     const stw_cp_chunk moved = {q[0].first + q[0].count, q[1].count};
     const stw_cp_chunk first = stw_cp_used(seq, 0, q[0]), second = stw_cp_used(seq, 0, q[1]);
-    if (p->kind != STW_PLAN_ATTN_BWD || p->attn.flags & STW_ATTN_ALIBI || p->attn.dropout_p > 0) return 0;
-    if (first.count != q[0].count || second.count != q[1].count || !stw_cp_sees(seq, first, k)) return 0;
-    return sees_all(seq, second, k) && sees_all(seq, moved, k);
+    if (!has_free_positions(p) || first.count != q[0].count || second.count != q[1].count) return 0;
+    return stw_cp_sees(seq, first, k) && sees_all(seq, second, k) && sees_all(seq, moved, k);
+}
+
+/* The same of both runs of keys: each chunk of q sees all of them or nothing. A bias goes by keys. */
+static int is_one_run(const stw_cp_plan *p, const stw_cp_seq *seq, const stw_cp_chunk q[2], int q_count,
+                      const key_run k[2]) {
+    const stw_cp_chunk all[3] = {k[0].keys, k[1].keys, {k[0].keys.first + k[0].keys.count, k[1].keys.count}};
+    if (!has_free_positions(p) || p->attn.bias_dtype || seq->used[1] != seq->rows[1]) return 0;
+    for (int i = 0; i < q_count; ++i) {
+        const stw_cp_chunk rows = stw_cp_used(seq, 0, q[i]);
+        int seen = 0, whole = 0;
+        for (int n = 0; n < 3; ++n) {
+            seen += stw_cp_sees(seq, rows, all[n]);
+            whole += all[n].count && sees_all(seq, rows, all[n]);
+        }
+        if (seen && whole < 3) return 0;
+    }
+    return 1;
 }
 
 /* The parts of sequence `s` in one tick on block b; `base` and `sum_base`: rows of the sequences before it. */
 static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t s, int64_t base, int64_t sum_base) {
     stw_cp_plan *p = m->p;
     const stw_cp_seq *seq = &p->seqs[s];
-    stw_cp_chunk q[2], k[2];
-    for (int at = 0; at < 2; ++at) {
-        q[at] = stw_cp_chunk_of(p->desc.order, seq->rows[0], p->shard, p->shards, at);
-        k[at] = stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, at);
+    stw_cp_chunk q[2];
+    key_run k[2];
+    for (int at = 0; at < 2; ++at) q[at] = stw_cp_chunk_of(p->desc.order, seq->rows[0], p->shard, p->shards, at);
+    int64_t block = stw_cp_rows_of(p->desc.order, seq->rows[1], b, p->shards), q_second = q[0].count;
+    int64_t sums = p->halves == 2 ? half_of_seq(p, seq, b, tick->half) : block;
+    int q_count = merge(q), k_count = keys_of(p, seq, b, tick->half, k);
+    if (k_count == 2 && is_one_run(p, seq, q, q_count, k)) {
+        k[0].keys.count += k[1].keys.count;
+        k_count = 1;
     }
-    int64_t block = k[0].count + k[1].count, q_second = q[0].count, k_second = k[0].count;
-    int64_t sums = p->halves == 2 ? k[tick->half].count : block;
-    int q_count = merge(q), k_first = 0, k_count = 2;
-    if (p->halves == 2) k_first = tick->half, k_count = k_first + 1;
-    else k_count = merge(k);
-    for (int at = k_first; at < k_count; ++at)
+    for (int at = 0; at < k_count; ++at)
         for (int i = 0, written = 0, together = 0; i < q_count && !together; ++i) {
-            stw_cp_chunk rows = stw_cp_used(seq, 0, q[i]), keys = stw_cp_used(seq, 1, k[at]);
+            stw_cp_chunk rows = stw_cp_used(seq, 0, q[i]), keys = stw_cp_used(seq, 1, k[at].keys);
             if (!stw_cp_sees(seq, rows, keys)) continue;
             together = q_count == 2 && !i && is_one_part(p, seq, q, keys);
             if (together) rows.count += q[1].count;
@@ -360,8 +410,8 @@ static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t
                 .q_row = i ? q_second : 0,
                 .q_rows = rows.count,
                 .k_rows = keys.count,
-                .k_row = base + (at ? k_second : 0),
-                .sum_row = p->halves == 2 ? sum_base : base + (at ? k_second : 0),
+                .k_row = base + k[at].row,
+                .sum_row = sum_base + k[at].sum_row,
                 .q_at = rows.first,
                 .k_at = keys.first,
             };
@@ -594,7 +644,8 @@ static stw_status add_tick(maker *m, int64_t t) {
             const stw_cp_seq *seq = &p->seqs[s];
             status = sequence_parts(m, &tick, b, (int32_t)s, base, sum_base);
             base += seq->batch * stw_cp_rows_of(p->desc.order, seq->rows[1], b, p->shards);
-            sum_base += seq->batch * stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, tick.half).count;
+            sum_base += seq->batch * (p->halves == 2 ? half_of_seq(p, seq, b, tick.half)
+                                                     : stw_cp_rows_of(p->desc.order, seq->rows[1], b, p->shards));
         }
         if (tick.parts && tick.step != m->last_step && (tick.step || !m->own_ran)) p->steps_run++;
         if (tick.parts) m->last_step = tick.step;
@@ -648,9 +699,9 @@ static int has_equal_ranks(const stw_cp_plan *p) {
 static int64_t needed_to(const stw_cp_plan *p, int64_t b, int64_t n) {
     int64_t shards = p->shards, found = user_from(p, b, BOTH_HALVES, n) == n ? n : n - 1;
     for (int64_t s = 0; s < p->seq_count && found >= n; ++s)
-        for (int half = 0; half < 2; ++half) {
+        for (int keys = 0; keys < KEY_RUNS; ++keys) {
             int64_t run[2];
-            if (p->seqs[s].rows[0] < 2 * shards || !seen_by(p, &p->seqs[s], b, half, run)) continue;
+            if (p->seqs[s].rows[0] < 2 * shards || !seen_by(p, &p->seqs[s], b, keys, run)) continue;
             if (p->desc.order == STW_CP_CONTIGUOUS) {
                 if (run[0] / 2 <= n) found = larger(found, run[1] / 2);
                 continue;
