@@ -13,6 +13,7 @@ It is paper and arithmetic for 8 to 4096 GPUs and S of 128k to 16M, and names th
     --link-all GB/s that it sends to all of them at once
     --network  GB/s that a GPU sends between nodes (400 Gb/s: 50)
     --latency  seconds before a message moves
+    --memory   GB/s of the GPU's memory: sums of dK and dV are read and written in every step, K and V copied, sums cast once
 
 With --measured a row's rates are its own: TFLOP/s of the one device alone, GB/s of the messages alone. What the model makes of
 them may differ from the measured time by 15%; beyond that the exit status is 1.
@@ -41,9 +42,10 @@ class Machine:
     network: float = 50.0
     latency: float = 10e-6
     per_node: int = 8
+    memory: float = 3000.0
 
 
-MACHINES = {"nvlink": Machine(), "xgmi": Machine(link=64.0, link_all=448.0)}
+MACHINES = {"nvlink": Machine(), "xgmi": Machine(link=64.0, link_all=448.0, memory=4500.0)}
 
 
 @dataclass
@@ -79,12 +81,14 @@ def compute(problem, machine):
 def ring_over(problem, machine, shards, rows, kv_heads, gb_s):
     """(seconds, bytes a rank sends) of a ring of `shards` shards of `rows` rows each, the kernels' time included."""
     inputs, sums = problem.kv_bytes(rows, kv_heads)
-    step = compute(problem, machine) / shards
+    alone, memory = shards == 1, machine.memory * 1e9
+    step = compute(problem, machine) / shards + (0 if alone else 2 * sums / memory)
+    once = 0 if alone else (2 * inputs + 2.5 * sums) / memory  # the half that is added at home is read twice
     move = (inputs + sums) / (gb_s * 1e9) + machine.latency
     late = step * (0.25 if problem.causal else 0.5)  # the second half of the own block: the last sums move under it
     home = max(0, sums / 2 / (gb_s * 1e9) + machine.latency - late) if shards > 1 else 0
     sent = (shards - 1) * inputs + (shards - 0.5) * sums if shards > 1 else 0  # the owner adds to one half at home
-    return step + (shards - 1) * max(step, move) + home, sent
+    return once + step + (shards - 1) * max(step, move) + home, sent
 
 
 def ring(problem, machine):
@@ -96,7 +100,8 @@ def all_gather(problem, machine):
     inputs, sums = problem.kv_bytes(problem.rows / problem.ranks, problem.kv_heads)
     moved = (problem.ranks - 1) * (inputs + sums)
     gb_s = bandwidth(machine, problem.ranks, to_all=True)
-    return compute(problem, machine) + moved / (gb_s * 1e9) + 2 * machine.latency, moved
+    passes = problem.ranks * 2 * (inputs + sums) / (machine.memory * 1e9) if problem.ranks > 1 else 0
+    return compute(problem, machine) + passes + moved / (gb_s * 1e9) + 2 * machine.latency, moved
 
 
 def exchange(problem, machine, ranks, gb_s):
@@ -105,7 +110,8 @@ def exchange(problem, machine, ranks, gb_s):
     heads = problem.heads * problem.head_dim
     kv = problem.kv_heads * problem.head_dim
     moved = rows * (2 * (2 * heads + 2 * kv) + 8 * problem.heads + 4 * (heads + 2 * kv)) * (ranks - 1) / ranks
-    return moved / (gb_s * 1e9) + 2 * machine.latency * (ranks > 1), moved
+    packed = 4 * moved / (machine.memory * 1e9)  # read and written on either end
+    return packed + moved / (gb_s * 1e9) + 2 * machine.latency * (ranks > 1), moved
 
 
 def ulysses(problem, machine):
@@ -177,7 +183,7 @@ def main():
     parser.add_argument("--kv-heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--machine", choices=MACHINES, default="nvlink")
-    for rate in ("tflops", "link", "link_all", "network", "latency"):
+    for rate in ("tflops", "link", "link_all", "network", "latency", "memory"):
         parser.add_argument("--" + rate.replace("_", "-"), type=float)
     parser.add_argument("--measured", metavar="FILE")
     args = parser.parse_args()
