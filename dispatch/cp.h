@@ -152,11 +152,11 @@ typedef struct stw_cp_dq_sums {
 
 /* Places in the workspace. */
 typedef struct stw_cp_places {
-    size_t delta, dsink, dsinks, scratch;               /* backward                       */
-    size_t q, k, v, dout, lse, shard_delta;             /* split > 1: of the shard        */
-    size_t sent, received;                              /* split > 1: messages            */
+    size_t delta, dsink, dsinks, scratch;                          /* backward                       */
+    size_t q, k, v, dout, lse, shard_delta;                        /* split > 1: of the shard        */
+    size_t sent, received;                                         /* split > 1: messages            */
     size_t own, slots, own_sums, late_sums, sum_slots, other_sums; /* stage 3             */
-    size_t dq, dq_sums, dk, dv, dbias, dbiases;         /* its results: of the shard      */
+    size_t dq, dq_sums, dk, dv, dbias, dbiases;                    /* its results: of the shard      */
     size_t wide_q, wide_kv, wide_bias, wide_slopes, out_part, lse_part, out_sum, lse_sum,
         out; /* forward                 */
     size_t total;

@@ -94,8 +94,7 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
                                                    number;
     }
     stw_cp_positions(run, part, &a);
-    return stw_attn_bwd(p->engines[engine].plan, &a, run->engine_workspace, p->engine_workspace,
-                        run->wire.stream);
+    return stw_attn_bwd(p->engines[engine].plan, &a, run->engine_workspace, p->engine_workspace, run->wire.stream);
 }
 
 /* This shard's sums, rows of its keys, into tensors of dK and dV; null: not wanted. */
@@ -117,8 +116,7 @@ static stw_status write_sums(const stw_cp_run *run, const stw_cp_tensor *const t
                 const stw_cp_seq *seq = &p->seqs[s];
                 int64_t row[2], count[2], done = 0;
                 for (int r = 0; r < 2; ++r)
-                    count[r] =
-                        stw_cp_half_of(p->desc.order, seq->rows[1], p->shard, p->shards, half, r, &row[r]).count;
+                    count[r] = stw_cp_half_of(p->desc.order, seq->rows[1], p->shard, p->shards, half, r, &row[r]).count;
                 const int64_t batch = (count[0] + count[1]) * sums.seq;
                 for (int r = 0; r < 2 && to[i] && !status; done += count[r++]) {
                     const stw_cp_lines source = {&sums, from + done * row_bytes, 0, batch},

@@ -294,8 +294,7 @@ static stw_status pack_halves(const stw_cp_run *run, const stw_cp_tensor *to, co
     stw_status status = STW_OK;
     int64_t row = 0, place;
     for (int i = 0; i < 4 && !status; ++i) {
-        int64_t count =
-            stw_cp_half_of(p->desc.order, seq->rows[1], p->shard, p->shards, i / 2, i % 2, &place).count;
+        int64_t count = stw_cp_half_of(p->desc.order, seq->rows[1], p->shard, p->shards, i / 2, i % 2, &place).count;
         const stw_cp_lines target = {to, stw_cp_at(to, seq, 0, row), 0, stw_cp_batch_stride(to, seq)},
                            source = {from, stw_cp_at(from, seq, 0, place), 0, stw_cp_batch_stride(from, seq)};
         status = stw_cp_copy_heads(run, &target, &source, seq->batch, count, to->heads, 0);
@@ -312,8 +311,7 @@ static stw_status pack_block(const stw_cp_run *run, char *block) {
         stw_cp_tensor to = stw_cp_ours(block, STW_CP_SHARDS, 1, p->heads_kv, from[i]->width, p->attn.dtype);
         if (p->halves == 1 || p->desc.order != STW_CP_ZIGZAG) status = stw_cp_copy(run, &to, from[i], 0);
         else
-            for (int64_t s = 0; s < p->seq_count && !status; ++s)
-                status = pack_halves(run, &to, from[i], &p->seqs[s]);
+            for (int64_t s = 0; s < p->seq_count && !status; ++s) status = pack_halves(run, &to, from[i], &p->seqs[s]);
         block += p->shard_rows[1] * to.seq * (int64_t)stw_dtype_size(to.dtype);
     }
     return status;

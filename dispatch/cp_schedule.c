@@ -2,8 +2,8 @@
  *
  * The ticks of one rank. Block b of K and V goes from its owner along the shards b+1, b+2, ... that see something of
  * it; the shard at distance s works on it in step s. A step has as many ticks as a block's sums have halves: while one
- * half is worked on, the other half's sums are on their way to the shard that adds to them in the next step, and K and V
- * of that step are on theirs. The last shard of a block sends the sums home.
+ * half is worked on, the other half's sums are on their way to the shard that adds to them in the next step, and so
+ * are K and V of that step. The last shard of a block sends the sums home.
  *
  * ticks of (step, half), in halves: (0, 0), (1, 1), (1, 0), (2, 1), (2, 0), ..., (0, 1)
  *   K and V       leave the shard of a step in its first tick, to be there before the next shard's step
@@ -37,8 +37,7 @@ static int64_t half_of_seq(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t 
 int64_t stw_cp_half_rows(const stw_cp_plan *p, int64_t b, int half) {
     int64_t rows = 0;
     if (p->halves == 1) return stw_cp_block_rows(p, b);
-    for (int64_t s = 0; s < p->seq_count; ++s)
-        rows += p->seqs[s].batch * half_of_seq(p, &p->seqs[s], b, half);
+    for (int64_t s = 0; s < p->seq_count; ++s) rows += p->seqs[s].batch * half_of_seq(p, &p->seqs[s], b, half);
     return rows;
 }
 
@@ -100,8 +99,8 @@ static int64_t chunk_to(int64_t rows, int64_t chunks, int64_t c) {
  * of half `keys >> 1`. */
 enum { KEY_RUNS = 4 };
 static int seen_by(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, int keys, int64_t run_out[2]) {
-    stw_cp_chunk k = stw_cp_used(
-        seq, 1, stw_cp_half_of(p->desc.order, seq->rows[1], b, p->shards, keys >> 1, keys & 1, NULL));
+    stw_cp_chunk k =
+        stw_cp_used(seq, 1, stw_cp_half_of(p->desc.order, seq->rows[1], b, p->shards, keys >> 1, keys & 1, NULL));
     if (!seq->batch || !k.count || seq->low > seq->high) return 0;
     int64_t first = k.first - seq->high, last = k.first + k.count - 1 - seq->low;
     if (first < 0) first = 0;
@@ -510,7 +509,7 @@ static int move_sums(maker *m, int64_t b, int half) {
     stw_cp_plan *p = m->p;
     int64_t step = (p->shard - b + p->shards) % p->shards, tick = tick_of(p, step, half);
     int halves = p->halves == 2 ? 1 << half : BOTH_HALVES, late = half == 1; /* the owner's part does not travel */
-    int needs = step_from(p, b, halves, step) == step || p->shards == 1; /* the only shard, whatever it sees */
+    int needs = step_from(p, b, halves, step) == step || p->shards == 1;     /* the only shard, whatever it sees */
     int64_t last = step_to(p, b, halves, p->shards - 1);
     size_t bytes = stw_cp_sum_bytes(p, stw_cp_half_rows(p, b, half));
     if (needs) {

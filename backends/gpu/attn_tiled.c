@@ -366,8 +366,8 @@ static stw_kernel_image image_of(const stw_variant *tile) { return tile->own ? S
 
 /* The last kernel: dQ and dSink, and dK and dV of work tiles in parts. `parts`: by query heads, p.heads_kv is so many
  * times that of the call. */
-static void add_postprocess(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice, uint32_t wave,
-                            stw_attn_steps *steps) {
+static void add_postprocess(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice,
+                            uint32_t wave, stw_attn_steps *steps) {
     const uint32_t kept = p->features & STW_FEAT_KEPT_DQ, finished = p->features & STW_FEAT_FINISHED_DQ;
     int64_t tiles = p->heads_q * stw_tiles_of_head(p, t->bm);
     int64_t rows =
