@@ -209,8 +209,8 @@ static int count_launches(const char *log, const char *kernel) {
 
 /* Six parts, since a tick has half of either chunk of keys: both chunks of rows against this rank's first chunk of keys
  * and the second against its second one, twice, and the second against the other rank's, twice. Their query blocks are
- * whole, and they add to sums that one kernel behind all of them makes dQ of. Chunks of 32 rows are no whole blocks, and
- * of tensors off 16 bytes other kernels make sums of another order: there each part has its last kernel. */
+ * whole, and they add to sums that one kernel behind all of them makes dQ of. Chunks of 32 rows are no whole blocks,
+ * and of tensors off 16 bytes other kernels make sums of another order: there each part has its last kernel. */
 static void parts_share_sums_of_dq(void **state) {
     enum { PARTS = 6 };
     static const char last[] = "stw_attn_bwd_postprocess", before[] = "stw_attn_bwd_preprocess",
