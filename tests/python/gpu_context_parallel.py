@@ -3,8 +3,8 @@
 
 Each of two processes has a GPU and the NCCL communicator of its group. out, dq, dk and dv are compared with
 torch.distributed.tensor.experimental.context_parallel and with attention of the whole on one device, both held to
-float64; and a second call gives the same bits. Skipped with fewer than two GPUs. NCCL_NVLS_ENABLE=0: NVLink multicast
-stays off."""
+float64; and a second call, and a replayed CUDA graph of one, give the same bits. Skipped with fewer than two GPUs.
+NCCL_NVLS_ENABLE=0: NVLink multicast stays off."""
 import datetime
 import os
 import sys
@@ -27,6 +27,20 @@ def gradients(call, tensors, dout):
     leaves = [t.detach().clone().requires_grad_() for t in tensors]
     out = call(*leaves)
     return [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+
+
+def replayed(call, tensors, dout):
+    """The same of a CUDA graph that was captured, its results overwritten, and replayed. A call before has connected the ranks."""
+    leaves = [t.detach().clone().requires_grad_() for t in tensors]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # PyTorch's NCCL watchdog asks for events in a thread of its own
+        out = call(*leaves)
+        results = [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+    for result in results:
+        result.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    return [result.clone() for result in results]
 
 
 def of_pytorch(whole, dout, mesh, rows):
@@ -64,13 +78,16 @@ def rank_main(rank, store):
         own = [cp.shard(t, 2) for t in whole]
         runs = [gradients(lambda q, k, v: cp.attention(q, k, v, is_causal=True), own[:3], own[3]) for _ in range(2)]
         torch.cuda.synchronize()
-        for name, first, second, one, want in zip(("out", "dq", "dk", "dv"), *runs, alone, exact):
+        runs.append(replayed(lambda q, k, v: cp.attention(q, k, v, is_causal=True), own[:3], own[3]))
+        for name, first, second, third, one, want in zip(("out", "dq", "dk", "dv"), *runs, alone, exact):
             error, allowed = rms(first, cp.shard(want, 2)), 1.25 * rms(cp.shard(one, 2), cp.shard(want, 2))
             print(f"rank {rank} {schedule} {name}: RMS error {error:.3e}, PyTorch's on one device times 1.25 {allowed:.3e}", flush=True)
             if not error <= allowed:
                 sys.exit(f"rank {rank} {schedule} {name}: RMS error {error:.3e} is above {allowed:.3e}")
             if not torch.equal(first, second):
                 sys.exit(f"rank {rank} {schedule} {name}: a second run has other bits")
+            if not torch.equal(first, third):
+                sys.exit(f"rank {rank} {schedule} {name}: a replayed graph has other bits")
         rows = cp.rows(S)
         cp.close()
     mesh = init_device_mesh("cuda", (RANKS,))
