@@ -75,12 +75,16 @@ stw_status stw_cp_dq_plan(stw_cp_plan *p) {
     return status;
 }
 
-/* Parts begin at blocks, and all of their main loops have one order. */
+/* Parts begin and end at blocks, or at the last row, and all of their main loops have one order. Rows of a block behind
+ * a part's last one would get what its keys make of rows of zeros: NaN, where a key is infinite. */
 static int parts_fit(const stw_cp_plan *p) {
     for (int64_t i = 0; i < p->part_count; ++i) {
         const stw_cp_part *part = &p->parts[i];
         const stw_attn_work *work = work_of(p, part->engine);
-        if (part->q_row % p->dq_order[0] || !is_alike(work, work_of(p, p->dq_sums[part->seq].engine))) return 0;
+        const int64_t end = part->q_row + part->q_rows;
+        if (part->q_row % p->dq_order[0] || (end % p->dq_order[0] && end != p->seqs[part->seq].own[0]) ||
+            !is_alike(work, work_of(p, p->dq_sums[part->seq].engine)))
+            return 0;
     }
     return 1;
 }

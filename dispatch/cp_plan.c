@@ -406,9 +406,11 @@ static void make_places(stw_cp_plan *p) {
         take(total, &at->late_sums, p->sums_late, stw_cp_slot_size(sums));
         take(total, &at->sum_slots, p->sum_count, stw_cp_slot_size(sums));
         take(total, &at->other_sums, p->schedule == STW_CP_ALL_GATHER ? p->sum_count : 0, stw_cp_slot_size(sums));
-        take(total, &at->dq_sums, p->dq_sums ? p->dq_numbers : 0, number);
-        take(total, &at->dq, !p->dq_sums || p->has_alone || p->split > 1 ? rows * p->heads_q * d->head_dim_qk : 0,
-             number);
+        int64_t dq = !p->dq_sums || p->has_alone || p->split > 1 ? rows * p->heads_q * d->head_dim_qk : 0,
+                dq_sums = p->dq_sums ? p->dq_numbers : 0;
+        take(total, &at->dq_sums, p->split > 1 || dq_sums > dq ? dq_sums : dq, number);
+        if (p->split > 1) take(total, &at->dq, dq, number); /* what is made of the sums is exchanged */
+        else at->dq = at->dq_sums;                          /* a call uses one of the two           */
         take(total, &at->dk, p->split > 1 ? p->shard_rows[1] * p->heads_kv * d->head_dim_qk : 0, number);
         take(total, &at->dv, p->split > 1 ? p->shard_rows[1] * p->heads_kv * d->head_dim_v : 0, number);
         take(total, &at->dbias, d->outputs & STW_OUT_DBIAS ? p->dbias_count : 0, number);

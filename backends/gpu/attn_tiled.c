@@ -364,8 +364,8 @@ static void add_hidden_blocks(const stw_attn_params *p, int64_t heads, uint32_t 
 
 static stw_kernel_image image_of(const stw_variant *tile) { return tile->own ? STW_KERNEL_OWN : STW_KERNEL_ATTN; }
 
-/* The last kernel: dQ and dSink, and dK and dV of work tiles in parts. `parts`: by query heads, p.heads_kv is so many
- * times that of the call. */
+/* The last kernel: dQ and dSink, and dK and dV of work tiles in parts. p.heads_kv is choice.split.heads times that of
+ * the call. */
 static void add_postprocess(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice,
                             uint32_t wave, stw_attn_steps *steps) {
     const uint32_t kept = p->features & STW_FEAT_KEPT_DQ, finished = p->features & STW_FEAT_FINISHED_DQ;
