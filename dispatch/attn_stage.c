@@ -23,17 +23,19 @@ typedef struct candidate {
     int strided, spreads, off; /* `off`: rows that are no whole vectors */
 } candidate;
 
-static int is_off(int64_t stride, int64_t extent, int64_t vector) { return extent > 1 && stride % vector != 0; }
+/* `vector`: elements of one, a power of two. */
+static int is_off(int64_t stride, int64_t extent, int64_t vector) { return extent > 1 && (stride & (vector - 1)) != 0; }
 
 /* 1: the call reads this tensor, which is an input with a head dim. */
 static int look(const stw_attn_desc *desc, unsigned copies, stw_attn_work *work, uint32_t i, candidate *c) {
     const stw_tensor_row *row = &stw_tensor_rows[i];
+    if (!row->dim_offset || stw_tensor_use_of(row, desc, work->kind) != STW_USE_INPUT) return 0;
     int64_t vector = STW_STAGE_PITCH / (int64_t)stw_dtype_size(desc->dtype);
     stw_tensor_extents e = stw_tensor_extents_of(row, desc);
-    if (stw_tensor_use_of(row, desc, work->kind) != STW_USE_INPUT || !e.batch || !e.rows || !row->dim_offset) return 0;
+    if (!e.batch || !e.rows) return 0;
     const stw_tensor_param *p = stw_tensor_param_of(&work->params, row);
     int64_t col = stw_tensor_dim_stride(row, desc);
-    int off = desc->flags & STW_ATTN_ANY_ADDRESS || e.dim % vector != 0 || is_off(p->seq, e.rows, vector) ||
+    int off = desc->flags & STW_ATTN_ANY_ADDRESS || (e.dim & (vector - 1)) != 0 || is_off(p->seq, e.rows, vector) ||
               is_off(p->head, e.heads, vector) || is_off(p->batch, e.batch, vector);
     *c = (candidate){.e = e,
                      .from = p,
@@ -87,27 +89,27 @@ static double flop_of(const stw_attn_desc *desc, const stw_attn_work *work) {
     return 2.0 * cols * (double)p->heads_q * rows * keys;
 }
 
-/* Whether rows that are no whole vectors are worth a copy. */
-static int alignment_pays(const stw_attn_desc *desc, unsigned copies, stw_attn_work *work) {
-    double bytes = 0;
-    for (uint32_t i = 0; i < STW_TENSOR_ROWS; ++i) {
-        candidate c;
-        if (!look(desc, copies, work, i, &c) || !c.off) continue;
-        stw_attn_stage s = lay_out(desc, &c, i);
-        bytes += (double)size_of(&s);
-    }
-    return bytes > 0 && flop_of(desc, work) >= FLOP_PER_BYTE * bytes;
-}
-
 void stw_attn_stages_plan(const stw_attn_desc *desc, unsigned copies, stw_attn_work *work) {
+    candidate read[STW_TENSOR_ROWS];
+    uint32_t tensor[STW_TENSOR_ROWS], count = 0;
+    double bytes = 0; /* of rows that are no whole vectors */
     work->stage_count = 0;
     work->stage_size = 0;
-    int aligns = copies & STW_COPY_ALIGNS && alignment_pays(desc, copies, work);
     for (uint32_t i = 0; i < STW_TENSOR_ROWS; ++i) {
-        candidate c;
-        if (!look(desc, copies, work, i, &c) || !(c.strided || c.spreads || (aligns && c.off))) continue;
+        if (!look(desc, copies, work, i, &read[count])) continue;
+        if (read[count].off) {
+            stw_attn_stage s = lay_out(desc, &read[count], i);
+            bytes += (double)size_of(&s);
+        }
+        tensor[count++] = i;
+    }
+    int aligns = bytes > 0 && flop_of(desc, work) >= FLOP_PER_BYTE * bytes;
+    for (uint32_t n = 0; n < count; ++n) {
+        const candidate *c = &read[n];
+        const uint32_t i = tensor[n];
+        if (!(c->strided || c->spreads || (aligns && c->off))) continue;
         stw_attn_stage *s = &work->stage[work->stage_count++];
-        *s = lay_out(desc, &c, i);
+        *s = lay_out(desc, c, i);
         *stw_tensor_param_of(&work->params, &stw_tensor_rows[i]) = s->to_strides;
         if (copies & STW_COPY_ALIGNS) work->params.features |= STW_FEAT_PADDED << i;
         s->to = (void *)work->stage_size; /* behind the workspace's start */

@@ -23,6 +23,7 @@ typedef struct tensor {
 } tensor;
 
 static stw_status check_dimensions(const tensor *t) {
+    const int64_t most = (INT64_MAX - 1) / t->element;
     int64_t span = 1;
     for (int i = 0; i < t->count; ++i) {
         const dimension *dim = &t->dims[i];
@@ -38,7 +39,7 @@ static stw_status check_dimensions(const tensor *t) {
         if (dim->extent > 1 && (__builtin_mul_overflow(dim->extent - 1, dim->stride, &reach) ||
                                 __builtin_add_overflow(span, reach, &span)))
             span = INT64_MAX;
-        if (span > (INT64_MAX - 1) / t->element) /* INT64_MAX: an overflow */
+        if (span > most) /* INT64_MAX: an overflow */
             return stw_fail(STW_E_INVALID, "%s: %s.%s stride %lld over %lld elements spans more than 2^63 bytes",
                             t->who, t->name, dim->name, (long long)dim->stride, (long long)dim->extent);
     }
@@ -130,6 +131,7 @@ static stw_status check_bias(const stw_attn_desc *d, stw_plan_kind kind) {
 
 /* Masks that lie in memory: any stride may be 0. */
 static stw_status check_intervals(const stw_attn_desc *d, stw_plan_kind kind) {
+    if (d->interval_form == STW_INTERVALS_NONE) return STW_OK;
     int through_pack = stw_attn_intervals_through_pack(d);
     const stw_interval_strides *s = &d->intervals;
     const tensor t = {.who = stw_plan_kind_name(kind),
@@ -141,10 +143,11 @@ static stw_status check_intervals(const stw_attn_desc *d, stw_plan_kind kind) {
                       .count = 4,
                       .element = sizeof(int32_t),
                       .may_broadcast = 1};
-    return d->interval_form == STW_INTERVALS_NONE ? STW_OK : check_tensor(&t);
+    return check_tensor(&t);
 }
 
 static stw_status check_block_mask(const stw_attn_desc *d, stw_plan_kind kind) {
+    if (!(d->flags & STW_ATTN_BLOCK_MASK)) return STW_OK;
     const stw_block_mask_strides *s = &d->block_mask;
     const tensor t = {.who = stw_plan_kind_name(kind),
                       .name = "block_mask",
@@ -155,7 +158,7 @@ static stw_status check_block_mask(const stw_attn_desc *d, stw_plan_kind kind) {
                       .count = 4,
                       .element = 1,
                       .may_broadcast = 1};
-    return d->flags & STW_ATTN_BLOCK_MASK ? check_tensor(&t) : STW_OK;
+    return check_tensor(&t);
 }
 
 /* Sizes of workspaces and counters are products of these; none may pass 2^56, so that bytes fit easily. */

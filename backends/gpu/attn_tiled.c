@@ -455,7 +455,7 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
         }
     }
     add_postprocess(t, p, &choice, wave, steps);
-    steps->workspace = layout_of(t, &choice, p).total;
+    if (!steps->unnamed) steps->workspace = layout_of(t, &choice, p).total; /* the plan's suffices for its class */
 }
 
 static void fill_steps(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
@@ -542,72 +542,71 @@ static int64_t heads_in_l2(int64_t rows, const stw_attn_params *p) {
 }
 
 void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
-                          stw_attn_launch *launch_out) {
-    stw_attn_launch l = {.p = *params};
+                          stw_attn_launch *l) {
+    *l = (stw_attn_launch){.p = *params};
     stw_attn_params few = *params;
-    few.batch = l.p.batch = batch_seen(call, params);
+    few.batch = l->p.batch = batch_seen(call, params);
     params = &few;
     if (call != STW_CALL_DROPOUT_MASK) {
-        l.bm = tile->bm;
-        l.bn = tile->bn;
-        l.width = tile->head_dim;
-        l.warps = tile->warps;
+        l->bm = tile->bm;
+        l->bn = tile->bn;
+        l->width = tile->head_dim;
+        l->warps = tile->warps;
     }
     if (call == STW_CALL_BWD) {
         stw_attn_choice choice;
-        choose(tile, params, wave, &choice, &l.p);
-        layout w = layout_of(tile, &choice, &l.p);
+        choose(tile, params, wave, &choice, &l->p);
+        layout w = layout_of(tile, &choice, &l->p);
         const dbias_tile *b = dbias_tile_of(tile, params, wave);
         int ordered = (params->features & STW_FEAT_DETERMINISTIC) != 0;
-        l.stats = (float *)w.stats;
-        l.dq = (float *)w.dq;
-        l.sink = (double *)w.sink;
-        l.bn = choice.bn;
-        l.width = choice.width;
-        l.warps = choice.warps;
-        l.dq_rows = choice.dq_rows;
-        l.vectors = choice.vectors;
-        l.lists = lists_of(&choice, &l.p);
-        l.key_blocks = (void *)w.key_blocks;
-        l.dq_semaphore = ordered ? (uint32_t *)w.dq_semaphore : NULL;
-        l.tile_counter = (uint64_t *)w.tile_counter;
-        l.unordered = ordered ? (uint32_t *)w.unordered : NULL;
-        l.q_blocks = w.q_blocks;
-        l.l2_rows = l2_rows(tile, &choice, &l.p);
-        l.heads_in_l2 = heads_in_l2(l.l2_rows, &l.p);
-        l.k_blocks = stw_blocks_of(params->max_seq_kv, l.bn) * choice.split.rows;
+        l->stats = (float *)w.stats;
+        l->dq = (float *)w.dq;
+        l->sink = (double *)w.sink;
+        l->bn = choice.bn;
+        l->width = choice.width;
+        l->warps = choice.warps;
+        l->dq_rows = choice.dq_rows;
+        l->vectors = choice.vectors;
+        l->lists = lists_of(&choice, &l->p);
+        l->key_blocks = (void *)w.key_blocks;
+        l->dq_semaphore = ordered ? (uint32_t *)w.dq_semaphore : NULL;
+        l->tile_counter = (uint64_t *)w.tile_counter;
+        l->unordered = ordered ? (uint32_t *)w.unordered : NULL;
+        l->q_blocks = w.q_blocks;
+        l->l2_rows = l2_rows(tile, &choice, &l->p);
+        l->heads_in_l2 = heads_in_l2(l->l2_rows, &l->p);
+        l->k_blocks = stw_blocks_of(params->max_seq_kv, l->bn) * choice.split.rows;
         if (params->features & STW_FEAT_PACKED_KV) {
-            l.listed = (uint64_t *)w.listed;
-            l.listed_most = key_blocks_of(&choice, &l.p);
+            l->listed = (uint64_t *)w.listed;
+            l->listed_most = key_blocks_of(&choice, &l->p);
         }
-        l.head_parts = choice.split.heads;
-        l.row_parts = choice.split.rows;
-        l.part_sums = is_split(&choice) ? (float *)w.part_sums : NULL;
-        l.part_entries = key_blocks_of(&choice, &l.p);
-        l.part_cols = tile->head_dim;
-        l.key_rows = choice.key_rows;
-        l.visible_blocks = (void *)w.visible_blocks;
-        l.visible_words = (void *)w.visible_words;
-        l.visible_next = visible_next_of(&choice, &l.p) ? (uint16_t *)w.visible_next : NULL;
-        l.visible_heads = choice.visible_heads;
-        l.visible_rows = choice.visible_rows;
-        l.visible_length = choice.visible_length;
-        l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(params);
-        l.hidden_blocks = (stw_hidden_block *)w.hidden_blocks;
-        l.hidden_keys = (stw_hidden_rows *)w.hidden_keys;
-        l.hidden_bits = (uint32_t *)w.hidden_bits;
-        l.hidden_words = hidden_words(params);
-        l.block_heads = (uint32_t)block_heads(params);
-        l.bias_batch = params->dbias.batch ? params->batch : 1;
-        l.bias_heads = params->dbias.head ? params->heads_q : 1;
-        l.bias_rows = params->dbias.query ? stw_blocks_of(params->max_seq_q, b->bm) : 1;
-        l.bias_keys = params->dbias.key ? stw_blocks_of(params->max_seq_kv, b->bn) : 1;
+        l->head_parts = choice.split.heads;
+        l->row_parts = choice.split.rows;
+        l->part_sums = is_split(&choice) ? (float *)w.part_sums : NULL;
+        l->part_entries = key_blocks_of(&choice, &l->p);
+        l->part_cols = tile->head_dim;
+        l->key_rows = choice.key_rows;
+        l->visible_blocks = (void *)w.visible_blocks;
+        l->visible_words = (void *)w.visible_words;
+        l->visible_next = visible_next_of(&choice, &l->p) ? (uint16_t *)w.visible_next : NULL;
+        l->visible_heads = choice.visible_heads;
+        l->visible_rows = choice.visible_rows;
+        l->visible_length = choice.visible_length;
+        l->bias_direct = (params->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(params);
+        l->hidden_blocks = (stw_hidden_block *)w.hidden_blocks;
+        l->hidden_keys = (stw_hidden_rows *)w.hidden_keys;
+        l->hidden_bits = (uint32_t *)w.hidden_bits;
+        l->hidden_words = hidden_words(params);
+        l->block_heads = (uint32_t)block_heads(params);
+        l->bias_batch = params->dbias.batch ? params->batch : 1;
+        l->bias_heads = params->dbias.head ? params->heads_q : 1;
+        l->bias_rows = params->dbias.query ? stw_blocks_of(params->max_seq_q, b->bm) : 1;
+        l->bias_keys = params->dbias.key ? stw_blocks_of(params->max_seq_kv, b->bn) : 1;
     }
     if (call != STW_CALL_DROPOUT_MASK) { /* the forward has no lists: it reads the masks themselves */
-        l.hidden_tiles = hidden_tiles(params, l.bn);
-        l.interval_heads = (uint32_t)interval_heads(params, 1);
+        l->hidden_tiles = hidden_tiles(params, l->bn);
+        l->interval_heads = (uint32_t)interval_heads(params, 1);
     }
-    *launch_out = l;
 }
 
 /* `*place`, an offset, becomes an address. */

@@ -215,15 +215,21 @@ static stw_status run_call(const char *who, const planned_call *planned, const s
     stw_gpu *gpu = device->state;
     const stw_gpu_loop *loop = planned->tile ? planned->tile->loop->gpu : NULL;
     const void *asked = loop && work->workspace_size ? workspace : NULL;
-    stw_attn_launch launch = planned->launch;
-    launch_step steps[STW_ATTN_STEPS];
+    stw_attn_launch launch;
+    launch_step own[STW_ATTN_STEPS];
+    const launch_step *steps = planned->step;
     _Alignas(64) unsigned char maps[STW_GPU_MAPS_BYTES];
     int before;
-    memcpy(steps, planned->step, sizeof steps);
     stw_status status = stw_gpu_enter(gpu, who, &before);
     if (status) return status;
     status = stw_gpu_check_call(gpu, who, planned->call, params, asked, stream);
-    if (!same_sizes(&work->params, params)) resize(device, planned, params, steps, &launch);
+    if (same_sizes(&work->params, params)) {
+        launch = planned->launch;
+    } else {
+        memcpy(own, planned->step, sizeof own);
+        resize(device, planned, params, own, &launch);
+        steps = own;
+    }
     stw_attn_launch_place(planned->call, params, workspace, &launch);
     if (!status && loop && loop->encode_maps) status = loop->encode_maps(gpu, &launch, maps);
     if (!status) status = launch_steps(gpu, steps, planned->count, &launch, maps, stream);
