@@ -58,7 +58,7 @@ typedef struct stw_attn_steps {
     uint32_t count; /* 0: there is nothing to do */
     stw_attn_step step[STW_ATTN_STEPS];
     size_t workspace;     /* bytes */
-    int unnamed;          /* entries are left empty */
+    int unnamed;          /* entries are left empty, workspace 0 */
     stw_attn_split split; /* of the main loop's work tiles */
 } stw_attn_steps;
 
@@ -146,8 +146,8 @@ const char *stw_attn_slower(stw_attn_call call, const stw_variant *tile, const s
 void stw_attn_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
                        stw_attn_steps *steps_out);
 
-/* The same kernels without their names, which take most of the time: for a call whose plan knows them. Two
- * problems of the same size classes (common/size_class.h) have steps that differ in `work_tiles` and grids alone. */
+/* The same kernels without their names, which take most of the time, and workspace: for a call whose plan knows them.
+ * Two problems of the same size classes (common/size_class.h) have steps that differ in `work_tiles` and grids alone. */
 void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
                                uint32_t wave, stw_attn_steps *steps_out);
 
