@@ -186,6 +186,25 @@ static stw_status read_file(const char *path, char **text_out) {
     return STW_OK;
 }
 
+static void add_edge(stw_rules *r, int fact, int64_t value) {
+    int64_t *edges = r->edges + (size_t)fact * 2 * r->count;
+    size_t *count = &r->edge_count[fact];
+    for (size_t i = 0; i < *count; ++i)
+        if (edges[i] == value) return;
+    edges[(*count)++] = value;
+}
+
+/* 0 without memory. */
+static int find_edges(stw_rules *r) {
+    r->edges = malloc((2 * r->count + 1) * STW_FACT_COUNT * sizeof *r->edges);
+    for (int fact = 0; fact < STW_FACT_COUNT && r->edges; ++fact)
+        for (size_t i = 0; i < r->count; ++i) {
+            if (r->rules[i].low[fact] > 0) add_edge(r, fact, r->rules[i].low[fact] - 1);
+            if (r->rules[i].high[fact] < INT64_MAX) add_edge(r, fact, r->rules[i].high[fact]);
+        }
+    return r->edges != NULL;
+}
+
 stw_status stw_rules_load(const char *arch, const char *tuning_file, stw_rules *rules_out) {
     const stw_attn_table *table = stw_attn_table_find(arch);
     if (!table) return stw_fail(STW_E_INTERNAL, "arch %s has no tuning table", arch);
@@ -209,15 +228,18 @@ stw_status stw_rules_load(const char *arch, const char *tuning_file, stw_rules *
         snprintf(rules[count].text, sizeof rules[count].text, "%.100s of attn_bwd.%s.def",
                  conditions[0] ? conditions : "without conditions", arch);
     }
+    stw_rules all = {.table = table, .rules = rules, .count = count};
+    if (!status && !find_edges(&all)) status = stw_fail(STW_E_NO_MEMORY, "no memory for %zu tuning rules", count);
     if (status) {
         free(rules);
         return status;
     }
-    *rules_out = (stw_rules){table, rules, count};
+    *rules_out = all;
     return STW_OK;
 }
 
 void stw_rules_free(stw_rules *rules) {
     free(rules->rules);
+    free(rules->edges);
     *rules = (stw_rules){0};
 }

@@ -40,11 +40,9 @@ static int misfit_of(const stw_rule *rule, const stw_facts *facts) {
 }
 
 int64_t stw_rules_reach(const stw_rules *rules, int fact, int64_t first, int64_t last) {
-    for (size_t i = 0; i < rules->count && first < last; ++i) {
-        int64_t low = rules->rules[i].low[fact], high = rules->rules[i].high[fact];
-        if (first < low && low <= last) last = low - 1;
-        if (first <= high && high < last) last = high;
-    }
+    const int64_t *edges = rules->edges + (size_t)fact * 2 * rules->count;
+    for (size_t i = 0; i < rules->edge_count[fact]; ++i)
+        if (first <= edges[i] && edges[i] < last) last = edges[i];
     return last;
 }
 

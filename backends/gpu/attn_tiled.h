@@ -147,7 +147,7 @@ void stw_attn_steps_of(stw_attn_call call, const stw_variant *tile, const stw_at
                        stw_attn_steps *steps_out);
 
 /* The same kernels without their names, which take most of the time, and workspace: for a call whose plan knows them.
- * Two problems of the same size classes (common/size_class.h) have steps that differ in `work_tiles` and grids alone. */
+ * Two problems of the same size classes (common/size_class.h) have steps that differ in work_tiles and grids alone. */
 void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
                                uint32_t wave, stw_attn_steps *steps_out);
 
