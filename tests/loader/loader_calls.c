@@ -440,6 +440,49 @@ static double yardstick(void) {
     return fastest;
 }
 
+typedef struct checked {
+    const char *data;
+    int64_t stride[4];
+    uint32_t rows, dtype, overlaps;
+} checked;
+
+/* What a run call does with its tensors, of 200: addresses, extents and overlaps of neighbours, and a copy. */
+static uint32_t check_all(const checked *from, checked *to, int count) {
+    uint32_t overlaps = 0;
+    for (int i = 0; i < count; ++i) {
+        const checked *t = from + i;
+        int64_t extent = 0;
+        __asm__ volatile("" ::: "memory"); /* each is read */
+        if (!t->data || (uintptr_t)t->data & (t->dtype == 1 ? 3 : 1)) return UINT32_MAX;
+        for (int d = 0; d < 4; ++d) {
+            if (t->stride[d] < 0) return UINT32_MAX;
+            extent += t->stride[d] * (t->rows + d);
+            __asm__ volatile("" : "+r"(extent)); /* one at a time */
+        }
+        for (int j = i + 1; j < count && j < i + 4; ++j)
+            if (from[j].data < t->data + extent && t->data < from[j].data + 1) overlaps |= 1u << (i & 31);
+        to[i] = *t;
+        to[i].overlaps |= overlaps;
+    }
+    return overlaps;
+}
+
+/* Nanoseconds of such a check: a processor of 3 GHz that makes fewer instructions a cycle, or whose core another
+ * machine's work shares, has more than 1000. */
+static double yardstick_of_checks(void) {
+    enum { COUNT = 200 };
+    static checked from[COUNT], to[COUNT];
+    double fastest = 1e12;
+    for (int i = 0; i < COUNT; ++i) from[i] = (checked){(const char *)from + 4096 * (i + 1), {1, 2, 3, 4}, 7, 1, 0};
+    for (int batch = 0; batch < BATCHES; ++batch) {
+        double before = now();
+        if (check_all(from, to, COUNT)) return 1e12;
+        double took = now() - before;
+        fastest = took < fastest ? took : fastest;
+    }
+    return fastest;
+}
+
 static void overhead(void) {
     life l;
     stw_attn_desc desc = desc_of();
@@ -447,8 +490,8 @@ static void overhead(void) {
     stw_attn_args args = args_of(&l);
     double plain = fastest_run(l.bwd, &args, l.buffer[WORKSPACE], l.stream), rich = fastest_rich_run(&l);
     double once = fastest_once(&l);
-    printf("run %.0f rich %.0f once %.0f plan %.0f yardstick %.0f\n", plain, rich, once, fastest_plan(l.context, &desc),
-           yardstick());
+    printf("run %.0f rich %.0f once %.0f plan %.0f yardsticks %.0f %.0f\n", plain, rich, once,
+           fastest_plan(l.context, &desc), yardstick(), yardstick_of_checks());
     end(&l);
 }
 
