@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, and to head dim 128
- * deterministic mode, ALiBi, softcap, dropout or a bias (backends/hip/attn_cdna.c). Every other problem takes the
- * shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that nobody
- * wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop; statistics
- * are negated (STW_STATS_NEGATED).
+ * deterministic mode, ALiBi, softcap, dropout, a bias, or masks in memory (backends/hip/attn_cdna.c). Every other
+ * problem takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or
+ * dV that nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared
+ * loop; statistics are negated (STW_STATS_NEGATED).
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
  * head of the group, 32 rows a step. S and dP of a step are made in two halves:
@@ -46,9 +46,9 @@
  * operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
  * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap,
- * dropout, a bias. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16 of gfx90a. attn_bwd_cdna_scheduler.h:
- * what calls a step, dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the preprocess and postprocess kernels.
- * attn_bwd_cdna_f32.h: f32, whose step is another. */
+ * dropout, a bias. attn_bwd_cdna_hidden.h: masks in memory. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16
+ * of gfx90a. attn_bwd_cdna_scheduler.h: what calls a step, dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the
+ * preprocess and postprocess kernels. attn_bwd_cdna_f32.h: f32, whose step is another. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_H
 #define STW_HIP_ATTN_BWD_CDNA_H
 
@@ -183,7 +183,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
-    if constexpr (C::MODE == CDNA_DROPOUT && ANY) w.feature.enter_step(block, w.thread());
+    if constexpr ((C::MODE == CDNA_DROPOUT || C::MODE == CDNA_HIDDEN) && ANY) w.feature.enter_step(block, w.thread());
     leaf_f4 lse = w.lds.read_stats(first, 0), delta = w.lds.read_stats(first, 1);
     attn_cdna_scores<KIND, C> t;
     auto prepare_stats = [&] {

@@ -63,6 +63,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define CDNA_MODES(id, type, T, hd)                                                                                    \
     CDNA_IN(ordered, CDNA_ORDERED, id, type, T, hd)                                                                    \
     CDNA_IN(alibi, CDNA_ALIBI, id, type, T, hd) CDNA_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)                        \
+    CDNA_IN(hidden, CDNA_HIDDEN, id, type, T, hd)                                                                      \
     CDNA_IN(dropout, CDNA_DROPOUT, id, type, T, hd) CDNA_BIASES_##hd(id, type, T)
 #define EXACT(id, type, T, hd)                                                                                         \
     __attribute__((amdgpu_waves_per_eu(1, 1))) KERNEL(stw_attn_bwd_##id##_##type##_exact, 256,                         \
@@ -79,6 +80,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     EXACT_IN(bias, CDNA_BIAS, id, type, T, 128) EXACT_IN(bytes, CDNA_BYTES, id, type, T, 128)
 #define EXACT_MODES(id, type, T, hd)                                                                                   \
     EXACT_IN(alibi, CDNA_ALIBI, id, type, T, hd) EXACT_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)                      \
+    EXACT_IN(hidden, CDNA_HIDDEN, id, type, T, hd)                                                                     \
     EXACT_IN(dropout, CDNA_DROPOUT, id, type, T, hd) EXACT_BIASES_##hd(id, type, T)
 #define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \

@@ -324,7 +324,7 @@ DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD>> &w, int block, int 
         if (stage == 0) {
             t.p[e] = __builtin_elementwise_fma(k ? t.s[i].zw : t.s[i].xy, (leaf_f2)w.scoring.scale_log2,
                                                k ? lse.zw : lse.xy);
-            t.look(w.scoring, lse, e);
+            t.look(w.scoring, w.feature, lse, e);
             return;
         }
         const int r = stage - 1;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
  * What CDNA's own main loop (attn_bwd_cdna.h) does for deterministic mode, ALiBi, softcap, dropout and a bias, each in
- * kernels of its own. C: attn_cdna, the shapes, with the mode. Lane l is (n, g) = (l % 16, l / 16). */
+ * kernels of its own; for masks in memory: attn_bwd_cdna_hidden.h. C: attn_cdna, the shapes, with the mode. Lane l is
+ * (n, g) = (l % 16, l / 16). */
 #ifndef STW_HIP_ATTN_BWD_CDNA_FEATURES_H
 #define STW_HIP_ATTN_BWD_CDNA_FEATURES_H
 
 #include "attn_bwd_cdna_loads.h"
 
-/* What a kernel knows besides masks; CDNA_PLAIN ones have no code of the others. */
-enum { CDNA_PLAIN, CDNA_ORDERED, CDNA_ALIBI, CDNA_SOFTCAP, CDNA_DROPOUT, CDNA_BIAS, CDNA_BYTES };
+/* What a kernel knows besides causal masks and windows; CDNA_PLAIN ones have no code of the others. */
+enum { CDNA_PLAIN, CDNA_ORDERED, CDNA_ALIBI, CDNA_SOFTCAP, CDNA_HIDDEN, CDNA_DROPOUT, CDNA_BIAS, CDNA_BYTES };
 /* The problem has a bias. */
 DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode == CDNA_BYTES; }
 

@@ -83,6 +83,8 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     uint64_t edge = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end);
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
     if constexpr (C::MODE == CDNA_DROPOUT) any |= w.feature.draws() ? 0 : ~UINT64_C(0);
+    if constexpr (C::MODE == CDNA_HIDDEN)
+        any |= __builtin_amdgcn_ballot_w64(attn_cdna_hidden_of<C>(w.feature, u, mine).some);
     int most = end - block < 64 ? end - block : 64, n = cdna_ones(any), m = n + cdna_ones(cdna_drop(edge & ~any, n));
     int k = m + cdna_ones(cdna_drop(~(edge | any), m));
     return {block + (n < most ? n : most), block + (m < most ? m : most), block + (k < most ? k : most)};
@@ -171,7 +173,61 @@ template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const
           C::MODE == CDNA_DROPOUT ? l->p.dropout_scale : 1.0f);
 }
 
-/* The scheduler: the query heads of the group, and of each the query blocks first .. end - 1. */
+/* All steps of query blocks first .. end - 1 of head h. */
+template <bool EXACT, class C>
+DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int h, int first, int end) {
+    attn_cdna_enter<attn_lifts<typename C::T>::yes && !EXACT>(w, u, h, first, end);
+    int block = first;
+    if constexpr (EXACT) {
+        for (; block < end; ++block) attn_cdna_step<CDNA_EXACT>(w, block, 0);
+        w.turn.leave_head();
+        return;
+    }
+    do {
+        attn_cdna_run run = attn_cdna_run_of(w, u, block, end);
+        for (int from = block; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
+        cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
+        for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
+        for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
+    } while (block < end);
+    w.turn.leave_head();
+}
+
+/* Query blocks of head h, one behind another, that no mask hides: from `block` on, before `stop`. */
+struct attn_cdna_span {
+    int h, block, stop;
+};
+
+/* To the first such blocks from at.block of head at.h on; false: none are left. Only kernels for masks look. */
+template <class C>
+DEV_FN bool attn_cdna_settle(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
+                             int head_end) {
+    if constexpr (C::MODE == CDNA_HIDDEN) {
+        const int lane = w.thread() & 63;
+        DEV_ROLLED for (;; at.block = first) {
+            w.feature.enter_head(u, cdna_launch_again(), at.h, first, 0);
+            at.block = attn_cdna_next<false, C>(w.feature, u, at.block, end, lane);
+            if (at.block < end) break;
+            if (++at.h >= head_end) return false;
+        }
+        at.stop = attn_cdna_next<true, C>(w.feature, u, at.block, end, lane);
+    }
+    return true;
+}
+
+/* To the blocks behind those of `at`. */
+template <class C>
+DEV_FN bool attn_cdna_follow(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
+                             int head_end) {
+    if (C::MODE == CDNA_HIDDEN && at.stop < end) {
+        at.block = at.stop;
+        return attn_cdna_settle(w, u, at, first, end, head_end);
+    }
+    at.block = first;
+    return ++at.h < head_end && attn_cdna_settle(w, u, at, first, end, head_end);
+}
+
+/* The scheduler: the query heads of the group, and of each the query blocks first .. end - 1 that masks leave. */
 template <bool EXACT, class C>
 DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, float bound, int first, int end, int wave,
                                int lane) {
@@ -188,24 +244,11 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, fl
     if constexpr (cdna_biased(C::MODE)) w.scoring.scale_log2 = l->p.scale * (LIFTED ? 0x1p-20f : 1.0f);
     if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
     w.turn.enter_work_tile(u, wave);
-    int h = dev_uniform(u.kv_head) * (int)l->p.group, head_end = h + (int)l->p.group;
-    do {
-        attn_cdna_enter<LIFTED>(w, u, h, first, end);
-        int block = first;
-        if constexpr (EXACT) {
-            for (; block < end; ++block) attn_cdna_step<CDNA_EXACT>(w, block, 0);
-            w.turn.leave_head();
-            continue;
-        }
-        do {
-            attn_cdna_run run = attn_cdna_run_of(w, u, block, end);
-            for (int from = block; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
-            cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
-            for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
-            for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
-        } while (block < end);
-        w.turn.leave_head();
-    } while (++h < head_end);
+    attn_cdna_span at = {dev_uniform(u.kv_head) * (int)l->p.group, first, end};
+    const int head_end = at.h + (int)l->p.group;
+    if (!attn_cdna_settle(w, u, at, first, end, head_end)) return;
+    do attn_cdna_stretch<EXACT>(w, u, at.h, at.block, at.stop);
+    while (attn_cdna_follow(w, u, at, first, end, head_end));
 }
 
 /* All of K or V is close to subnormal, or products may lose some of it: the same for all threads. */

@@ -6,7 +6,7 @@
 #ifndef STW_HIP_ATTN_BWD_CDNA_SCORES_H
 #define STW_HIP_ATTN_BWD_CDNA_SCORES_H
 
-#include "attn_bwd_cdna_features.h"
+#include "attn_bwd_cdna_hidden.h"
 
 /* What a step must mind, from the least to the most: nothing, all its pairs are in sight; pairs right of a bound; pairs
  * left of one too, rows of infinite LSE, and sums of dQ that may be subnormal; all that, and products that may lose
@@ -82,7 +82,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_FN constexpr int stage_of(int q) { return C::PIECES_V >= 4 ? q % 4 : q / 2 % 4; }
 
     /* Whether the mask lets pair e of scores be seen. */
-    DEV_METHOD void look(const attn_cdna_scoring &how, const leaf_f4 &lse, int e) {
+    DEV_METHOD void look(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, const leaf_f4 &lse, int e) {
         const int k = e / TILES, i = e % TILES;
         if constexpr (MASKED)
             DEV_UNROLL_FOR (int r = 0; r < 2; ++r) {
@@ -90,6 +90,7 @@ template <int KIND, class C> struct attn_cdna_scores {
                 sees[e][r] =
                     ANY ? (uint32_t)(distance[i] + row) <= (uint32_t)how.span && lse[2 * k + r] != -dev_infinity()
                         : distance[i] <= row;
+                if constexpr (ANY && C::MODE == CDNA_HIDDEN) sees[e][r] &= !feature.hides(half, i, 2 * k + r);
             }
     }
     DEV_METHOD leaf_f2 scores_of(int e) {
@@ -117,7 +118,7 @@ template <int KIND, class C> struct attn_cdna_scores {
             if constexpr (cdna_biased(C::MODE)) p[e] = biased(how, feature, k ? lse.zw : lse.xy, e);
             else p[e] = __builtin_elementwise_fma(scores_of(e), (leaf_f2)how.scale_log2, k ? lse.zw : lse.xy);
             if constexpr (C::MODE == CDNA_ALIBI) p[e] = distances.subtract_from(p[e], feature, k, i);
-            look(how, lse, e);
+            look(how, feature, lse, e);
         } else if (stage < 3) {
             const int r = stage - 1;
             if constexpr (MASKED) p[e][r] = sees[e][r] ? p[e][r] : -dev_infinity();
@@ -136,7 +137,7 @@ template <int KIND, class C> struct attn_cdna_scores {
                                    const leaf_f4 &lse, int e, int stage) {
         if (stage == 0) {
             const leaf_f2 halved = __builtin_elementwise_fma(scores_of(e), (leaf_f2)feature.doubled, (leaf_f2)-1.0f);
-            look(how, lse, e);
+            look(how, feature, lse, e);
             slopes[e] = leaf_f2{dev_exp2_fast(halved.x), dev_exp2_fast(halved.y)};
         } else if (stage == 1) {
             slopes[e] += 0.5f;

@@ -78,6 +78,7 @@ typedef struct cdna_mode {
     uint32_t features, bytes; /* a bias of bytes */
 } cdna_mode;
 #define SINGLE_PAIRS (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
+#define MASKS        (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)
 
 static const cdna_mode *mode_of(const stw_attn_params *p) {
     static const cdna_mode modes[] = {{"plain", "exact", 0, 0},
@@ -86,8 +87,10 @@ static const cdna_mode *mode_of(const stw_attn_params *p) {
                                       {"softcap", "softcap_exact", STW_FEAT_SOFTCAP, 0},
                                       {"dropout", "dropout_exact", STW_FEAT_DROPOUT, 0},
                                       {"bias", "bias_exact", STW_FEAT_BIAS, 0},
-                                      {"bytes", "bytes_exact", STW_FEAT_BIAS, 1}};
-    const uint32_t features = p->features & (SINGLE_PAIRS | STW_FEAT_DETERMINISTIC);
+                                      {"bytes", "bytes_exact", STW_FEAT_BIAS, 1},
+                                      {"hidden", "hidden_exact", MASKS, 0}};
+    uint32_t features = p->features & (SINGLE_PAIRS | MASKS | STW_FEAT_DETERMINISTIC);
+    if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i)
         if (modes[i].features == features && modes[i].bytes == bytes) return &modes[i];
@@ -125,7 +128,7 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
         return p->features & STW_FEAT_DETERMINISTIC ? "deterministic mode" : NULL;
     }
-    rest.features &= ~SINGLE_PAIRS;
+    rest.features &= ~(SINGLE_PAIRS | MASKS);
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
     if (p->features & STW_FEAT_ALIBI_COLUMN) return "ALiBi by key, not by distance";
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
@@ -137,13 +140,14 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         return bias_refusal(tile, p);
     }
     if (mode_of(p)) return NULL;
-    if (p->features & STW_FEAT_DETERMINISTIC) return "ALiBi, softcap or dropout in deterministic mode";
-    return "two of ALiBi, softcap and dropout";
+    if (p->features & STW_FEAT_DETERMINISTIC)
+        return "ALiBi, softcap, dropout or a mask in memory in deterministic mode";
+    return "two of ALiBi, softcap, dropout and a mask in memory";
 }
 
-/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi, a softcap, dropout or
- * a bias, and make dQ, dK and dV, whether all are wanted or not. Sizes are taken as their classes
- * (common/size_class.h), since plans are kept by these. */
+/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi, a softcap, dropout, a
+ * bias, or interval and block masks, and make dQ, dK and dV, whether all are wanted or not. Sizes are taken as their
+ * classes (common/size_class.h), since plans are kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     int64_t rows = class_of_rows(p), keys = class_of_keys(p);
     if (mode_refusal(tile, p)) return mode_refusal(tile, p);

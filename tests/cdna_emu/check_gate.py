@@ -34,7 +34,7 @@ CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 334, ("g
 # What such a step may have more in kernels that know more than masks. In deterministic mode it waits once for the additions of
 # the step before, by vmcnt(0), and its loop holds the branches of a turn besides its own. With dropout six calls of Philox are 60
 # rounds of 6 instructions; the third loop holds other maps' calls, and branches. A bias is loaded by elements, 24 a lane.
-CDNA_STEP_MORE = {"plain": 0, "tall": 0, "ordered": 25, "alibi": 60, "softcap": 140, "dropout": 460, "bias": 175, "bytes": 210}
+CDNA_STEP_MORE = {"plain": 0, "tall": 0, "ordered": 25, "alibi": 60, "softcap": 140, "hidden": 12, "dropout": 460, "bias": 175, "bytes": 210}
 TURN_BRANCHES = 3
 
 
@@ -123,7 +123,7 @@ def main():
                 dtype = "f32" if f32 else "bf16" if "_bf16_" in name else "f16"
                 most = CDNA_STEP_MOST[arch, "tall" if tall else hd, dtype] + CDNA_STEP_MORE[mode]
                 inline = 4 * step if ordered and arch == "gfx90a" else 0 # the exact steps, each product as four of f32
-                straight = 2 if arch == "gfx942" and "_bf16_" in name or mode == "dropout" else 3 # else in the third, sums may be added one by one
+                straight = 2 if arch == "gfx942" and "_bf16_" in name or mode in ("dropout", "hidden") else 3 # else in the third, sums may be added one by one
                 if ordered:
                     loops = [found for found in loops if found[0] == step] # not that of a turn which is waited for
                 if [m for m, _, _ in loops] != [step] * straight or matrix != 3 * step + inline:

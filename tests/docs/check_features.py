@@ -51,6 +51,8 @@ ROWS = (
     ("bias and its broadcast gradient", "16", ("bias_1hqk:grads_qkvb", "bias_11qk:grads_qkvb"), True),
     ("bias and its gradient, one for every pair", "16", ("bias_bhqk:grads_qkvb",), True),
     ("mask of bytes", "16", ("biasu8_11qk", "biasu8_b11k"), True),
+    ("interval and block masks", "16", ("intervals_two", "causal_br:intervals_from", "blockmask:mask_heads", "intervals_from:thd:tq1500:tk1500"), True),
+    ("interval and block masks, deterministic", "16", ("intervals_two:det",), False),
     ("f32", "f32", ("", "causal_br", "bias_bhqk", "dropout0.1"), True),
     ("f64", "f64", ("", "causal_br", "bias_bhqk", "dropout0.1"), True),
 )

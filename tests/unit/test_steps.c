@@ -346,7 +346,9 @@ static void single_features_have_kernels(void **state) {
 
 static void tiles_say_what_costs_more(void **state) {
     (void)state;
-    static const char one_key[] = "rows that see one key", wide[] = "f32 dK or dV of 16-bit inputs";
+    static const char one_key[] = "rows that see one key", wide[] = "f32 dK or dV of 16-bit inputs",
+                      two[] = "two of ALiBi, softcap, dropout and a mask in memory",
+                      det_pair[] = "ALiBi, softcap, dropout or a mask in memory in deterministic mode";
     static const struct {
         const char *options, *own, *four, *split; /* CDNA's; sm80's with kernels for single features, without */
     } rows[] = {
@@ -361,13 +363,19 @@ static void tiles_say_what_costs_more(void **state) {
         {":bias_bhqk:dlse", "a bias where delta is given, written or less dLSE, or with dSink", NULL, "a bias"},
         {":alibi", NULL, NULL, "ALiBi"},
         {":alibi:alibi_col", "ALiBi by key, not by distance", NULL, "ALiBi"},
-        {":alibi:det", "ALiBi, softcap or dropout in deterministic mode", NULL, "ALiBi"},
+        {":alibi:det", det_pair, NULL, "ALiBi"},
         {":softcap9", NULL, NULL, "softcap"},
         {":softcap0.01", "a softcap that is not from 1/64 to 512", NULL, "softcap"},
-        {":softcap9:alibi", "two of ALiBi, softcap and dropout", "ALiBi", "ALiBi"},
+        {":softcap9:alibi", two, "ALiBi", "ALiBi"},
         {":dropout0.5", NULL, NULL, "dropout"},
-        {":dropout0.5:alibi", "two of ALiBi, softcap and dropout", "ALiBi", "ALiBi"},
-        {":dropout0.5:det", "ALiBi, softcap or dropout in deterministic mode", NULL, "dropout"},
+        {":dropout0.5:alibi", two, "ALiBi", "ALiBi"},
+        {":dropout0.5:det", det_pair, NULL, "dropout"},
+        {":intervals_two", NULL, NULL, "an interval mask"},
+        {":blockmask:causal_br", NULL, NULL, "a block mask"},
+        {":intervals_from:blockmask:thd", NULL, NULL, "an interval mask"},
+        {":intervals_two:det", det_pair, NULL, "an interval mask"},
+        {":blockmask:dropout0.5", two, "a block mask", "a block mask"},
+        {":bias_bhqk:intervals_two", "a bias and another feature", "an interval mask", "an interval mask"},
         {":dropout0.99999999:map_mem_eff", "a dropout_p that is 1 in f32, by the map mem_eff", NULL, "dropout"},
         {":wl0:wr0", one_key, one_key, one_key},
         {":dv_f32", NULL, wide, wide},

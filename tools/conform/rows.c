@@ -346,9 +346,9 @@ const conform_row conform_rows[] = {
          "b3h2s300x400d64 intervals_two:thd:st_intervals1604,0,4,1",
          "b2h4k2s300x400d64 intervals_two:st_intervals0,4,8,1:qoff100:koff40",
          "b1h8k2s700d64 intervals_two:det:mask_heads", "b1h2s16x2100d64 intervals_range:draw_padding",
-         "b1h2s300x400d64 intervals_two:data_nan_lse", "b1h2s300x400d64 intervals_two:data_dead_rows:dlse",
-         "b1h2s700x70d64 intervals_two:acc_q:dq_f32", "fwd intervals_two:mask_heads",
-         "fwd b2h4k2s300x400d64 intervals_two:mask_heads",
+         "b1h2s2300x130d64 intervals_two:draw_documents:draw300", "b1h2s300x400d64 intervals_two:data_nan_lse",
+         "b1h2s300x400d64 intervals_two:data_dead_rows:dlse", "b1h2s700x70d64 intervals_two:acc_q:dq_f32",
+         "fwd intervals_two:mask_heads", "fwd b2h4k2s300x400d64 intervals_two:mask_heads",
          "fwd b3h2s300d64 intervals_from:thd:causal_br:draw_documents:draw60:dropout0.1",
          "fwd b1h2s300x400d128 intervals_range_below:draw_dead:sink"),
      4},
@@ -365,7 +365,7 @@ const conform_row conform_rows[] = {
          "b1h4k2s500d64 blockmask:intervals_from:causal_br:det", "b2h2s300x400d64 blockmask:st_block_mask0,0,7,2",
          "b2h2s300x400d256 blockmask:acc_qkv:dq_f32:dk_f32:dv_f32",
          "b2h2s300x400d64 blockmask:qoff100:koff40:causal_tl", "b1h2s16x2100d64 blockmask", "b0h2s17d16 blockmask",
-         "blockmask:delta_in:wl60:data_sd3",
+         "b1h2s2500x200d64 blockmask:mask_heads", "blockmask:delta_in:wl60:data_sd3",
          "b2h4k2s200x300d64 blockmask:biasu8_bhqk:wl200:shift2:scale0.3:lse_heads:delta_out:dlse:dropout0.2:map_flash2:"
          "boff2:hoff1:htotal64:qoff5:koff3:dq_f32:dk_f32:dv_f32:acc_qkv",
          "b2h3s200x140d64x40 "
