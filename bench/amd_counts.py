@@ -4,7 +4,7 @@
 them under a causal mask; of unequal head dims, given as 192x128, D is (3*192 + 2*128)/5. Counts, not timings: they say
 how much a kernel issues, not how fast it is.
 
-    python3 bench/amd_counts.py [--build build/release] [--arch gfx942 gfx90a] [--dtype bf16] [--markdown]"""
+    python3 bench/amd_counts.py [--build build/release] [--arch gfx942 gfx90a] [--dtype bf16] [--words :det] [--markdown]"""
 import argparse
 import os
 import pathlib
@@ -52,6 +52,7 @@ def main():
     parse.add_argument("--dtype", nargs="+", default=["bf16"])
     parse.add_argument("--dim", nargs="+", default=["128", "64"])
     parse.add_argument("--shape", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parse.add_argument("--words", default="", help="more words of the problem, such as :det")
     parse.add_argument("--markdown", action="store_true", help="rows of a table for docs/performance/amd.md")
     options = parse.parse_args()
     head = ["arch", "dtype", "D", "S", "VALU", "exp", "LDS", "memory", "MFMA", "scalar", "preprocess", "main", "postprocess",
@@ -64,7 +65,7 @@ def main():
         for dtype in options.dtype:
             for dim in options.dim:
                 for shape in options.shape:
-                    problem = f"attn_bwd:{dtype}:b1h1{SHAPES[shape].format('d' + dim)}"
+                    problem = f"attn_bwd:{dtype}:b1h1{SHAPES[shape].format('d' + dim)}{options.words}"
                     kernels = count(options.build.resolve(), arch, problem)
                     length = int(shape.split()[0])
                     dim_qk, dim_v = (int(x) for x in (dim.split("x") * 2)[:2])
@@ -73,7 +74,7 @@ def main():
                     of = {part: sum(total(c) for name, c in kernels.items() if part(name)) / useful
                           for part in (lambda n: "_preprocess" in n, lambda n: "_preprocess" not in n and "_postprocess" not in n,
                                        lambda n: "_postprocess" in n)}
-                    goal = GOALS[arch, dim][list(SHAPES).index(shape)] if dtype == "bf16" and (arch, dim) in GOALS else None
+                    goal = GOALS[arch, dim][list(SHAPES).index(shape)] if dtype == "bf16" and (arch, dim) in GOALS and not options.words else None
                     row = [arch, dtype, dim, shape]
                     row += [f"{x:.2f}" for x in (whole["vector"], whole["transcendental"], whole["lds"], whole["memory"],
                                                  whole["matrix"], whole["scalar"] + whole["constant"] + whole["control"],

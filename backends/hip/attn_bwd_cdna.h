@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, and to head dim 128
- * deterministic mode, ALiBi, softcap, dropout, a bias, or masks in memory (backends/hip/attn_cdna.c). Every other
- * problem takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or
- * dV that nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared
- * loop; statistics are negated (STW_STATS_NEGATED).
+ * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, and to
+ * head dim 128 ALiBi, softcap, dropout, a bias, or masks in memory (backends/hip/attn_cdna.c). Every other problem
+ * takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that
+ * nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop;
+ * statistics are negated (STW_STATS_NEGATED).
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
  * head of the group, 32 rows a step. S and dP of a step are made in two halves:
@@ -28,7 +28,7 @@
  * Above 128 a key takes more registers for K, V and its sums, so a work tile has fewer keys: 128 of head dim 192, two
  * tiles a wave, and 64 of 256, one tile. Head dim 192 comes in three strips of 64 columns. With head_dim_v up to 128
  * ("tall") V, dO and dV have four pieces, not six; dO lies in LDS as Q does. Of head dim 256 LDS holds 16 queries at a
- * time: a step has two parts, each with both barriers.
+ * time: a step has two parts, each with both barriers. In deterministic mode both add in one turn.
  *
  * LDS has 32 banks of 4 bytes. AMD documents which lanes of a 16-byte read go in one cycle: 0-3 with 20-23, 4-7 with
  * 16-19, 8-11 with 28-31, 12-15 with 24-27, the same + 32. Of a 16-byte write eight lanes go in order; 16 lanes of 8
@@ -94,7 +94,7 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
     static_assert(AT_WORK_TILE + STW_CDNA_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
     static_assert(sizeof(attn_work_tile) <= STW_CDNA_WORK_TILE_BYTES, "a work tile has room");
     static_assert(AT_QT % 1024 == 0, "places of statistics follow from those of Q^T");
-    static_assert(MODE == CDNA_PLAIN || PARTS == 1, "a turn is passed on once a step");
+    static_assert(MODE <= CDNA_ORDERED || PARTS == 1, "features of single pairs know whole steps");
     static_assert(IN_AGPRS || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
 };
 
@@ -212,14 +212,16 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
         if (half < LAST) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
     }
-    w.turn.acknowledge();
+    if (part == 0) w.turn.acknowledge();
     cdna_barrier(); /* all waves have written dS and read Q and dO */
-    w.turn.pass_on();
-    w.turn.look();
+    if (part == 0) {
+        w.turn.pass_on();
+        w.turn.look();
+    }
     ds_stream ds(w.lds);
     leaf_f4 dq[HALVES][C::COLUMNS];
     auto add = [&](int half) {
-        if (half == 0 || HALVES == 1) w.turn.wait();
+        if (part == 0 && half == 0) w.turn.wait();
         if constexpr (LIFTED)
             DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
         if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
@@ -247,8 +249,10 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     CDNA_FENCE();
     mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
     add(HALVES - 1);
-    if (part == C::PARTS - 1) w.dq.next();
-    w.turn.next();
+    if (part == C::PARTS - 1) {
+        w.dq.next();
+        w.turn.next();
+    }
     cdna_barrier(); /* all waves have written the next rows and read dS */
 }
 

@@ -60,8 +60,10 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define CDNA_BIASES_96(id, type, T)
 #define CDNA_BIASES_128(id, type, T)                                                                                   \
     CDNA_IN(bias, CDNA_BIAS, id, type, T, 128) CDNA_IN(bytes, CDNA_BYTES, id, type, T, 128)
+#define CDNA_WIDE_MODES(id, type, T, hd) CDNA_IN(ordered, CDNA_ORDERED, id, type, T, hd)
+#define CDNA_TALL_IN(mode, MODE, id, type, T, hd) CDNA(id, type, T, 1, tall_##mode, hd, STW_CDNA_TALL_V, MODE)
+#define CDNA_TALL_MODES(id, type, T, hd)          CDNA_TALL_IN(ordered, CDNA_ORDERED, id, type, T, hd)
 #define CDNA_MODES(id, type, T, hd)                                                                                    \
-    CDNA_IN(ordered, CDNA_ORDERED, id, type, T, hd)                                                                    \
     CDNA_IN(alibi, CDNA_ALIBI, id, type, T, hd) CDNA_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)                        \
     CDNA_IN(hidden, CDNA_HIDDEN, id, type, T, hd)                                                                      \
     CDNA_IN(dropout, CDNA_DROPOUT, id, type, T, hd) CDNA_BIASES_##hd(id, type, T)
@@ -85,19 +87,23 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), plain, hd)                 \
+    CDNA_WIDE_MODES(id, bf16, dev_bf16, hd)                                                                            \
     EXACT(id, bf16, dev_bf16, hd) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 #define ROW_cdna_bf16_tall(id, hd, bm, bn, stages, warps, kb)                                                          \
-    ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, 1, tall, hd, STW_CDNA_TALL_V)
+    ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, 1, tall, hd, STW_CDNA_TALL_V)            \
+    CDNA_TALL_MODES(id, bf16, dev_bf16, hd)
 #define ROW_cdna_exact(id, hd, bm, bn, stages, warps, kb)                                                              \
     ROW_cdna(id, hd, bm, bn, stages, warps, kb) EXACT(id, f16, dev_f16, hd) EXACT_MODES(id, f16, dev_f16, hd)          \
     EXACT(id, bf16, dev_bf16, hd) EXACT_MODES(id, bf16, dev_bf16, hd)
 #define ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, (hd > 64 ? 1 : 2), plain, hd)                   \
-    CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), plain, hd)
+    CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), plain, hd)                                                             \
+    CDNA_WIDE_MODES(id, f16, dev_f16, hd) CDNA_WIDE_MODES(id, bf16, dev_bf16, hd)
 #define ROW_cdna_tall(id, hd, bm, bn, stages, warps, kb)                                                               \
     ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, 1, tall, hd, STW_CDNA_TALL_V)              \
-    CDNA(id, bf16, dev_bf16, 1, tall, hd, STW_CDNA_TALL_V)
+    CDNA(id, bf16, dev_bf16, 1, tall, hd, STW_CDNA_TALL_V)                                                             \
+    CDNA_TALL_MODES(id, f16, dev_f16, hd) CDNA_TALL_MODES(id, bf16, dev_bf16, hd)
 #define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
     ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb) CDNA_MODES(id, f16, dev_f16, hd)                                  \
     CDNA_MODES(id, bf16, dev_bf16, hd)

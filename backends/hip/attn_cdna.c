@@ -9,7 +9,7 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads, and those of f32, know masks alone */
+enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads know masks and deterministic mode alone, those of f32 masks */
 /* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most. */
 enum { CDNA_SUM_ROWS = 2048 };
 enum { CDNA_WAVES = 4 }; /* of a workgroup */
@@ -126,7 +126,7 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
     if (tile->head_dim > CDNA_MODES_DIM || p->dtype == STW_F32) {
         if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
-        return p->features & STW_FEAT_DETERMINISTIC ? "deterministic mode" : NULL;
+        return p->dtype == STW_F32 && (p->features & STW_FEAT_DETERMINISTIC) ? "deterministic mode" : NULL;
     }
     rest.features &= ~(SINGLE_PAIRS | MASKS);
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
@@ -183,10 +183,15 @@ static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32
     out->exact = cdna_refusal(tile, p) ? NULL : mode_of(p)->exact;
 }
 
-/* Tiles that also have kernels for head_dim_v up to STW_CDNA_TALL_V. */
+/* Kernels for head_dim_v up to STW_CDNA_TALL_V, which one tile has besides. */
+static void make_tall(const stw_variant *tile, const stw_attn_params *p, stw_attn_choice *out) {
+    if (p->head_dim_v > STW_CDNA_TALL_V || cdna_refusal(tile, p)) return;
+    out->mode = p->features & STW_FEAT_DETERMINISTIC ? "tall_ordered" : "tall";
+}
+
 static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan(tile, p, wave, out);
-    if (p->head_dim_v <= STW_CDNA_TALL_V && !cdna_refusal(tile, p)) out->mode = "tall";
+    make_tall(tile, p, out);
 }
 
 /* f32: kernels of four waves, whatever the table says of the shared ones; no kernels before and behind them. */
@@ -211,7 +216,7 @@ static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_
 
 static void plan_bf16_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan_bf16(tile, p, wave, out);
-    if (out->exact && p->head_dim_v <= STW_CDNA_TALL_V) out->mode = "tall";
+    if (p->dtype != STW_F16) make_tall(tile, p, out);
 }
 
 static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p) {

@@ -109,7 +109,7 @@ def main():
             instructions = code(objdump, image, name)
             matrix = sum("mfma" in n for n, _, _ in instructions)
             mode = name.rsplit("_", 1)[1]
-            tall, ordered = mode == "tall", mode == "ordered"
+            tall, ordered = "_tall" in name, mode == "ordered"
             own = mode in CDNA_STEP_MORE and loop.startswith("cdna") and (not loop.startswith("cdna_bf16") or "_bf16_" in name)
             product = bm * bn * hd // 4096 // warps
             keys, held = 64 if hd > 192 else 128 if hd > 128 else 192, 16 if hd > 192 else 32 # STW_CDNA_BN, STW_CDNA_HELD

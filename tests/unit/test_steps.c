@@ -140,11 +140,9 @@ static void own_kernels_of_problems(void **state) {
         const int of_narrow = p.features & STW_FEAT_BIAS ? NONE : rows[i].own; /* 64 and 128 alone know a bias */
         if (own_steps(&narrow, &p) != of_narrow) fail_msg("%s: %d", text, own_steps(&narrow, &p));
         if (own_steps(&between, &p) != of_narrow) fail_msg("head dim 96, %s", text);
-        /* wider tiles know masks alone */
+        /* wider tiles know masks and deterministic mode alone */
         const int of_wide =
-            p.features & (STW_FEAT_DETERMINISTIC | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_BIAS)
-                ? NONE
-                : rows[i].own;
+            p.features & (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_BIAS) ? NONE : rows[i].own;
         if (own_steps(&tall, &p) != of_wide) fail_msg("head dim 192, %s", text);
         if (own_steps(&wide, &p) != of_wide) fail_msg("head dim 256, %s", text);
     }
@@ -180,6 +178,11 @@ static void own_kernels_of_unequal_head_dims(void **state) {
         stw_attn_params p = params_of(text);
         stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
         assert_string_equal(steps.step[1].entry, rows[i].entry);
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s:det", rows[i].dims);
+        p = params_of(text);
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
+        const char *ordered = strstr(rows[i].entry, "_tall") ? "_bf16_tall_ordered" : "_bf16_ordered";
+        assert_non_null(strstr(steps.step[1].entry, ordered));
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s:alibi", rows[i].dims);
         p = params_of(text);
         stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
@@ -504,21 +507,24 @@ static void amd_names_what_no_own_loop_takes(void **state) {
     (void)state;
     static const struct {
         const char *arch, *tile, *problem, *slower;
-    } rows[] = {{"gfx942", "gfx942_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128", NULL},
-                {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128", NULL},
-                {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:alibi", "ALiBi"},
-                {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d256:det", "deterministic mode"},
-                {"gfx90a", "gfx90a_32x32_hd256", "attn_bwd:f16:b2h4k2s130d256", "f16, which is multiplied as f32 here"},
-                {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64", NULL},
-                {"gfx90a", "gfx90a_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d252:causal_br:wl9", NULL},
-                {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:alibi", "ALiBi"},
-                {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:det", "deterministic mode"},
-                {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d126",
-                 "rows of q that are not whole vectors of 16 bytes"},
-                {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d64", NULL},
-                {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128", NULL},
-                {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128:dropout0.1", NULL},
-                {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:dropout0.1", "dropout"}};
+    } rows[] = {
+        {"gfx942", "gfx942_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128", NULL},
+        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128", NULL},
+        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:alibi", "ALiBi"},
+        {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d256:det", NULL},
+        {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128:det", NULL},
+        {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:f16:b2h4k2s130d192:det", "f16, which is multiplied as f32 here"},
+        {"gfx90a", "gfx90a_32x32_hd256", "attn_bwd:f16:b2h4k2s130d256", "f16, which is multiplied as f32 here"},
+        {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64", NULL},
+        {"gfx90a", "gfx90a_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d252:causal_br:wl9", NULL},
+        {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:alibi", "ALiBi"},
+        {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:det", "deterministic mode"},
+        {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d126",
+         "rows of q that are not whole vectors of 16 bytes"},
+        {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d64", NULL},
+        {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128", NULL},
+        {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128:dropout0.1", NULL},
+        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:dropout0.1", "dropout"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_variant tile = tile_called(rows[i].arch, rows[i].tile);
         stw_attn_params p = params_of(rows[i].problem);
