@@ -153,6 +153,22 @@ static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *
     return uneven_tensor(p, rows, keys);
 }
 
+/* Work tiles of these kernels may be parts, as many as keep compute units busy. The costs are what bench/amd_model.py
+ * predicts of MI300X, where nothing was measured: what is not loop, of a work tile of bf16 and head dim 128; sums of a
+ * part at 27 bytes a cycle to memory and 64 back, beside 32 rows at the model's pace. The share is H200's. */
+static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p, uint32_t bn) {
+    const stw_attn_costs bits_16 = {.tile = 3.0, .part = 2.5, .share = 0.0027},
+                         f32 = {.tile = 1.0, .part = 0.7, .share = 0.0027};
+    const int one = tile->head_dim > 64 || p->dtype == STW_F32 || p->features & (STW_FEAT_DROPOUT | STW_FEAT_BIAS);
+    return stw_attn_split_of(tile, bn, p, one ? 1 : 2, 0, p->dtype == STW_F32 ? &f32 : &bits_16);
+}
+
+/* XCDs of a gfx942 by its compute units: 38 each of MI300X, MI325X, MI300A and their partitions. Workgroups of
+ * deterministic mode take work tiles in the order of the turns. */
+static uint32_t xcds_of(const stw_attn_params *p) {
+    return p->features & STW_FEAT_DETERMINISTIC || p->units % 38 ? 0 : p->units / 38;
+}
+
 /* The stride of a single row may be anything, and rows past the last must not lie in it. */
 static int cdna_postprocess(const stw_attn_params *p) {
     return (p->outputs & STW_OUT_DQ) && p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) &&
@@ -169,6 +185,8 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->smem = STW_CDNA_SMEM(tile->head_dim);
     out->vectors = STW_STATS_NEGATED | (p->features & STW_FEAT_DETERMINISTIC ? STW_KEYS_DESCEND : 0);
     out->small_rows = STW_CDNA_ROWS;
+    out->split = split_of(tile, p, out->bn);
+    out->xcds = xcds_of(p);
     if (cdna_preprocess(p)) out->preprocess = p->features & STW_FEAT_DETERMINISTIC ? "cdna_ordered" : "cdna";
     out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
 }
@@ -196,6 +214,8 @@ static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t
     out->dq_rows = 1;
     out->bn = STW_CDNA_F32_BN(tile->head_dim);
     out->smem = STW_CDNA_F32_SMEM(tile->head_dim);
+    out->split = split_of(tile, p, out->bn);
+    out->xcds = xcds_of(p);
     out->vectors = STW_STATS_NEGATED;
 }
 

@@ -18,7 +18,7 @@
 #define LEAF_QUEUES   1
 #define LEAF_PARTS    1
 #define LEAF_FLUSHES  0
-#define LEAF_PARTS    1
+#define LEAF_SHARED_PARTS 1
 #define DEV_UNROLL_FOR for
 #define DEV_UNROLL_2_FOR for
 #define DEV_ROLLED
