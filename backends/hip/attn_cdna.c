@@ -153,12 +153,13 @@ static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *
     return uneven_tensor(p, rows, keys);
 }
 
-/* Work tiles of these kernels may be parts, as many as keep compute units busy. The costs are what bench/amd_model.py
- * predicts of MI300X, where nothing was measured: what is not loop, of a work tile of bf16 and head dim 128; sums of a
- * part at 27 bytes a cycle to memory and 64 back, beside 32 rows at the model's pace. The share is H200's. */
+/* Work tiles of these kernels may be parts, as many as keep compute units busy. Nothing of it was measured: the costs
+ * are bench/amd_model.py's of MI300X, beside steps of 32 rows. A tile's are what is not loop at head dim 128. A part's
+ * are twice the model's, 27 bytes a cycle to memory and 64 back, since 256 MB of sums leave the Infinity Cache. The
+ * share is H200's. */
 static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p, uint32_t bn) {
-    const stw_attn_costs bits_16 = {.tile = 3.0, .part = 2.5, .share = 0.0027},
-                         f32 = {.tile = 1.0, .part = 0.7, .share = 0.0027};
+    const stw_attn_costs bits_16 = {.tile = 3.0, .part = 5.0, .share = 0.0027},
+                         f32 = {.tile = 1.0, .part = 1.4, .share = 0.0027};
     const int one = tile->head_dim > 64 || p->dtype == STW_F32 || p->features & (STW_FEAT_DROPOUT | STW_FEAT_BIAS);
     return stw_attn_split_of(tile, bn, p, one ? 1 : 2, 0, p->dtype == STW_F32 ? &f32 : &bits_16);
 }
