@@ -184,20 +184,6 @@ template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const
           C::MODE == CDNA_DROPOUT ? l->p.dropout_scale : 1.0f);
 }
 
-/* Key blocks begin with different heads of the group, so that they add to different sums of dQ at a time. What is known
- * of the heads is read again behind each, and occupies no register through the loops. */
-template <class C> DEV_FN int attn_cdna_first_head(const attn_work_tile &u) {
-    const int group = (int)cdna_launch_again()->p.group, head_0 = dev_uniform(u.kv_head) * group;
-    return head_0 + (C::MODE == CDNA_ORDERED ? 0 : (int)((uint32_t)dev_uniform(u.block) % (uint32_t)group));
-}
-/* false: there is none. */
-template <class C> DEV_FN bool attn_cdna_next_head(const attn_work_tile &u, int *h) {
-    const int group = (int)cdna_launch_again()->p.group, head_0 = dev_uniform(u.kv_head) * group;
-    const int next = *h + 1 < head_0 + group ? *h + 1 : head_0;
-    *h = next;
-    return next != attn_cdna_first_head<C>(u);
-}
-
 /* The scheduler: the query heads of the group, and of each the query blocks first .. end - 1. */
 template <bool EXACT, class C>
 DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, float bound, int first, int end, int wave,
@@ -215,7 +201,7 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, fl
     if constexpr (cdna_biased(C::MODE)) w.scoring.scale_log2 = l->p.scale * (LIFTED ? 0x1p-20f : 1.0f);
     if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
     w.turn.enter_work_tile(u, wave);
-    int h = attn_cdna_first_head<C>(u);
+    int h = dev_uniform(u.kv_head) * (int)l->p.group, head_end = h + (int)l->p.group;
     do {
         attn_cdna_enter<LIFTED>(w, u, h, first, end);
         int block = first;
@@ -232,7 +218,7 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, fl
             for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
         } while (block < end);
         w.turn.leave_head();
-    } while (attn_cdna_next_head<C>(u, &h));
+    } while (++h < head_end);
 }
 
 /* All of K or V is close to subnormal, or products may lose some of it: the same for all threads. */
