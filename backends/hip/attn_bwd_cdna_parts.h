@@ -40,8 +40,8 @@ DEV_FN void attn_cdna_sum_parts(int64_t number) {
     const uint32_t width = l->part_cols, first = (uint32_t)(number - kind * chunks) * CDNA_PART_SUMS + 4 * dev_thread();
     /* all parts: by heads, and of each by query blocks */
     const int64_t each = 2 * (int64_t)(l->bn * width);
-    const float *sums = l->part_sums + (kv_head * (int)l->head_parts * l->part_entries + entry) * each +
-                        (of_dv ? each / 2 : 0) + first;
+    const float *sums =
+        l->part_sums + (kv_head * (int)l->head_parts * l->part_entries + entry) * each + (of_dv ? each / 2 : 0) + first;
     leaf_f4 x[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
     DEV_ROLLED_FOR (uint32_t h = 0; h < l->head_parts; ++h, sums += l->part_entries * each)
         DEV_ROLLED_FOR (uint32_t r = 0; r < l->row_parts; ++r)
@@ -57,7 +57,7 @@ DEV_FN void attn_cdna_sum_parts(int64_t number) {
     const char *to = (const char *)t.data + cdna_row(t, dev_uniform(k.b), kv_head, row) * element;
     const float of_v = l->p.features & STW_FEAT_DROPOUT ? l->p.dropout_scale : 1.0f;
     const attn_cdna_output o = {
-        cdna_buffer_of(to, bytes), cdna_buffer_of(to, adds ? bytes : 0), stride, cols, used,
+        cdna_buffer_of(to, bytes),           cdna_buffer_of(to, adds ? bytes : 0), stride, cols, used,
         (leaf_f2)(of_dv ? of_v : l->p.scale)};
     if (dtype == STW_F32) attn_cdna_finish_part<float>(o, x, first, width, end);
     else if (dtype == STW_BF16) attn_cdna_finish_part<dev_bf16>(o, x, first, width, end);

@@ -111,8 +111,8 @@ DEV_FN attn_cdna_output attn_cdna_output_of(const attn_work_tile &u, cdna_tensor
 }
 
 /* Sums of a part, in the workspace: f32 without their factor, by rows of HD. */
-template <class C> DEV_FN attn_cdna_output attn_cdna_part_output(const attn_work_tile &u, uint32_t output, uint32_t cols,
-                                                                 int used) {
+template <class C>
+DEV_FN attn_cdna_output attn_cdna_part_output(const attn_work_tile &u, uint32_t output, uint32_t cols, int used) {
     cdna_launch l = cdna_launch_again();
     const int64_t place = dev_uniform(u.kv_head) * l->part_entries + (int64_t)(uint32_t)dev_uniform((int)u.index);
     const float *first = l->part_sums + (2 * place + (output == STW_OUT_DV)) * (C::BN * C::HD);
@@ -295,8 +295,7 @@ DEV_FN attn_place attn_cdna_place_of(const stw_attn_launch &l, uint32_t xcds, ui
     return {b * blocks + block, (int)(head - b * heads_kv), true};
 }
 
-template <class C>
-DEV_FN void attn_cdna_take(attn_work_tile &u, const stw_attn_launch &l, int wave, int lane) {
+template <class C> DEV_FN void attn_cdna_take(attn_work_tile &u, const stw_attn_launch &l, int wave, int lane) {
     const uint32_t xcds = C::MODE == CDNA_ORDERED ? 0 : l.vectors >> STW_XCDS_SHIFT;
     if (!xcds) {
         attn_work_tile_take_now<C::MODE == CDNA_ORDERED>(u, l, wave, lane);
