@@ -171,14 +171,15 @@ static const char *refusal_tall(const stw_attn_params *p) {
  * device wants. */
 static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p) {
     const stw_attn_split whole = {1, 1};
-    if (!has_f32_keys(p)) return stw_attn_split_of(tile, tile->bn, p, 1, 0);
+    const stw_attn_costs costs = stw_attn_costs_of_h200(tile->head_dim);
+    if (!has_f32_keys(p)) return stw_attn_split_of(tile, tile->bn, p, 1, 0, &costs);
     if (drains(p)) {
-        const stw_attn_split wanted = stw_attn_split_of(tile, tile->bn, p, 1, 0),
+        const stw_attn_split wanted = stw_attn_split_of(tile, tile->bn, p, 1, 0, &costs),
                              least = stw_attn_short_sums(p, tile->bn, SUM_ROWS);
         const uint32_t parts = wanted.heads * wanted.rows;
         if (parts == 1 || !least.heads || least.heads * least.rows > 2 * parts) return whole;
     }
-    return stw_attn_split_of(tile, tile->bn, p, 1, SUM_ROWS);
+    return stw_attn_split_of(tile, tile->bn, p, 1, SUM_ROWS, &costs);
 }
 
 /* CTAs take work tiles until none is left, also in deterministic mode: a CTA loads the next work tile while it works on

@@ -17,9 +17,10 @@
 #define DEV_ROLLED _Pragma("unroll 1")
 #define DEV_ROLLED_FOR _Pragma("unroll 1") for
 #define DEV_UNROLL_2_FOR _Pragma("unroll 2") for
-#define LEAF_QUEUES  1 /* CTAs may take several work tiles */
-#define LEAF_PARTS   1 /* work tiles may be parts */
-#define LEAF_FLUSHES 0 /* matrix products take subnormal numbers as they are */
+#define LEAF_QUEUES       1 /* CTAs may take several work tiles */
+#define LEAF_PARTS        1 /* work tiles may be parts, */
+#define LEAF_SHARED_PARTS 1 /* those of the shared loop, too */
+#define LEAF_FLUSHES      0 /* matrix products take subnormal numbers as they are */
 /* `blocks` of its CTAs shall fit the registers of a multiprocessor. */
 #define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEV_KERNEL(threads)                DEV_KERNEL_BLOCKS(threads, 1)

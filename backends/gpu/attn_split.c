@@ -2,18 +2,18 @@
  *
  * How work is split among multiprocessors, one cost model for every main loop. A work tile, a key block of a kv head,
  * walks the query blocks of all query heads of its group: where there are few of them most of the device would be idle.
- * The unit is a step of the main loop. Figures: one H200, docs/performance/appendix/sm90.md. */
+ * The unit is a step of the main loop. What else costs steps: stw_attn_costs. */
 #include "backends/gpu/attn_tiled.h"
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
 #include <math.h>
 
-/* Steps that the begin and the end of a work tile cost, and the sums of a part on their way to memory and back. */
-#define TILE_STEPS 1.5
-#define PART_STEPS 7.0
-/* What one more part of every work tile adds to all: the sums of all parts share L2 with dQ. */
-#define PART_SHARE 0.0027
+/* Measured on one H200: docs/performance/appendix/sm90.md. */
+stw_attn_costs stw_attn_costs_of_h200(uint32_t head_dim) {
+    return (stw_attn_costs){.tile = 1.5, .part = 7.0 * head_dim / 128.0, .share = 0.0027};
+}
+
 /* More work tiles than this a CTA are never split. */
 #define TILES_ENOUGH 8
 /* Parts at most that keep sums short; rows of which parts are multiples. */
@@ -69,13 +69,13 @@ static work work_of(const stw_variant *tile, uint32_t bn, const stw_attn_params 
 
 /* Steps until all is done, with parts of a work tile. Where work tiles are alike they write their sums at a time; else
  * most of them beside steps of others. */
-static double cost(const work *w, double ctas, double parts, double part_steps) {
+static double cost(const work *w, double ctas, double parts, const stw_attn_costs *costs) {
     int alike = w->longest == w->mean;
-    double each = TILE_STEPS + (parts > 1 ? part_steps / (alike ? 2 : 4) : 0), rounds = w->tiles * parts / ctas;
+    double each = costs->tile + (parts > 1 ? costs->part / (alike ? 2 : 4) : 0), rounds = w->tiles * parts / ctas;
     double mean = larger(w->mean / parts, 2) + each, longest = larger(w->longest / parts, 2) + each;
     double steps =
         alike ? (double)(int64_t)(rounds + 0.999) * mean : larger(longest, rounds * mean + (rounds > 1 ? mean / 4 : 0));
-    return parts > 1 ? (steps + 1 + rounds * part_steps / 2) * (1 + PART_SHARE * parts) : steps;
+    return parts > 1 ? (steps + 1 + rounds * costs->part / 2) * (1 + costs->share * parts) : steps;
 }
 
 /* Parts with which the workspace is at most 4 times dQ in f32, which deterministic mode promises. */
@@ -108,7 +108,7 @@ stw_attn_split stw_attn_short_sums(const stw_attn_params *params, uint32_t bn, i
 }
 
 stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw_attn_params *params, uint32_t ctas,
-                                 int64_t rows_most) {
+                                 int64_t rows_most, const stw_attn_costs *costs) {
     const stw_attn_params p = largest_of(params);
     stw_attn_split best = {1, 1};
     if (rows_most) best = stw_attn_short_sums(params, bn, rows_most);
@@ -117,19 +117,19 @@ stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw
     if (p.batch < 1 || p.heads_kv < 1 || p.max_seq_q < 1 || p.max_seq_kv < 1) return best;
     const double fit = workspace_fit(&p, bn);
     const work w = work_of(tile, bn, &p);
-    const double most = (double)p.units * ctas, part_steps = PART_STEPS * tile->head_dim / 128.0;
+    const double most = (double)p.units * ctas;
     const uint32_t least = best.heads * best.rows;
     if (w.tiles * least >= most * TILES_ENOUGH) return best;
     double parts_most = most * TILES_ENOUGH / w.tiles;
     if (p.features & STW_FEAT_DETERMINISTIC && parts_most > fit) parts_most = fit;
-    double lowest = cost(&w, most, least, part_steps) * 0.997;
+    double lowest = cost(&w, most, least, costs) * 0.997;
     for (int64_t heads = (int64_t)larger(1, parts_most < (double)p.group ? parts_most : (double)p.group); heads;
          --heads) {
         if (p.group % heads) continue;
         for (int64_t rows = 1; (double)(rows * heads) <= parts_most; rows *= 2) {
             if ((double)rows > w.longest / (double)p.group) break;
             if (heads % least_heads || (uint32_t)rows < least_rows) continue; /* sums stay as short */
-            double steps = cost(&w, most, (double)(rows * heads), part_steps);
+            double steps = cost(&w, most, (double)(rows * heads), costs);
             if (steps >= lowest) continue;
             lowest = steps;
             best.heads = (uint32_t)heads;

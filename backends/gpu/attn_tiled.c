@@ -201,7 +201,8 @@ static stw_attn_split split_shared(const stw_variant *tile, const stw_attn_param
     const stw_attn_split whole = {1, 1};
     if (wave != 32 || mode_of(tile, p, plain) != PLAIN) return whole;
     uint32_t tiles_across = tile->head_dim / (tile->warps / key_rows) / 8;
-    return tiles_across % STW_PART_TILES ? whole : stw_attn_split_of(tile, tile->bn, p, 8 / tile->warps, 0);
+    const stw_attn_costs costs = stw_attn_costs_of_h200(tile->head_dim);
+    return tiles_across % STW_PART_TILES ? whole : stw_attn_split_of(tile, tile->bn, p, 8 / tile->warps, 0, &costs);
 }
 
 void stw_attn_tiled_plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, int plain,
@@ -372,10 +373,10 @@ static void add_postprocess(const stw_variant *t, const stw_attn_params *p, cons
     int64_t tiles = p->heads_q * stw_tiles_of_head(p, t->bm);
     int64_t rows =
         (p->outputs & STW_OUT_DQ && !kept ? tiles : 0) + (p->outputs & STW_OUT_DSINK && !finished ? p->heads_q : 0);
+    if (choice->postprocess) rows = p->heads_q * stw_tiles_of_head(p, choice->small_rows);
     if (is_split(choice) && !finished)
         rows += p->heads_kv / choice->split.heads * stw_key_blocks_most(p, choice->bn) * 2 *
                 stw_attn_part_chunks(choice->bn, t->head_dim, choice->warps);
-    if (choice->postprocess) rows = p->heads_q * stw_tiles_of_head(p, choice->small_rows);
     stw_attn_step *step = add_step(steps, wave, rows, STW_ROW_THREADS, STW_ROW_SMEM);
     step->early = choice->early || !choice->postprocess;
     step->without_dq = kept != 0;
@@ -541,6 +542,13 @@ static int64_t heads_in_l2(int64_t rows, const stw_attn_params *p) {
     return stw_larger(1, stw_smaller(beside, p->batch * p->heads_kv));
 }
 
+/* XCDs that get whole heads (STW_XCDS_SHIFT): of dense keys, in a grid of one row. */
+static uint32_t xcds_of(const stw_attn_choice *choice, const stw_attn_params *p) {
+    const int64_t heads = p->batch * p->heads_kv;
+    if (choice->xcds < 2 || p->features & STW_FEAT_PACKED_KV || heads % choice->xcds) return 0;
+    return p->heads_kv * key_blocks_of(choice, p) <= STW_GRID_X_HIP ? choice->xcds : 0;
+}
+
 void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
                           stw_attn_launch *l) {
     *l = (stw_attn_launch){.p = *params};
@@ -576,6 +584,11 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
         l->l2_rows = l2_rows(tile, &choice, &l->p);
         l->heads_in_l2 = heads_in_l2(l->l2_rows, &l->p);
         l->k_blocks = stw_blocks_of(params->max_seq_kv, l->bn) * choice.split.rows;
+        const uint32_t xcds = xcds_of(&choice, &l->p);
+        if (xcds) {
+            l->vectors |= xcds << STW_XCDS_SHIFT;
+            while (l->p.batch * l->p.heads_kv / xcds % l->heads_in_l2) --l->heads_in_l2; /* an XCD has whole groups */
+        }
         if (params->features & STW_FEAT_PACKED_KV) {
             l->listed = (uint64_t *)w.listed;
             l->listed_most = key_blocks_of(&choice, &l->p);

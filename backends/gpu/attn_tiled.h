@@ -81,14 +81,24 @@ typedef struct stw_attn_choice {
     /* Masks of sm90's own main loop, 0: of others. As in the launch. */
     uint32_t visible_heads, visible_rows, visible_length;
     uint32_t key_rows; /* waves over a work tile's sums of dK and dV, for `split` */
+    uint32_t xcds;     /* of the device, among which whole heads are shared where they can be evenly; 0: no matter */
 } stw_attn_choice;
+
+/* In steps of a main loop: the begin and the end of a work tile; the sums of a part on their way to memory and back.
+ * `share`: what one more part of every work tile adds to all, since the sums of all parts share L2 with dQ. */
+typedef struct stw_attn_costs {
+    double tile, part, share;
+} stw_attn_costs;
+
+/* Of NVIDIA's main loops. */
+stw_attn_costs stw_attn_costs_of_h200(uint32_t head_dim);
 
 /* How the work tiles of a problem are split among the device's multiprocessors (params->units), each with `ctas` CTAs
  * of the main loop at a time: by a cost model of their number, their steps and the traffic of the sums. rows_most: as
  * for stw_attn_short_sums, which has not said 0, or 0. Decided for the largest problem of the size classes
  * (attn_split.c). */
 stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw_attn_params *params, uint32_t ctas,
-                                 int64_t rows_most);
+                                 int64_t rows_most, const stw_attn_costs *costs);
 
 /* The fewest parts with which no sum of dK or dV has more than `rows_most` query rows, heads 0 where it takes more than
  * 8, or in deterministic mode a workspace of more than 4 times dQ in f32. */

@@ -22,8 +22,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_stage.h"
 #include "common/kernels/dropout_mask.h"
 
-#include "attn_bwd_cdna_rows.h"
-#include "attn_bwd_cdna_scheduler.h"
+#include "attn_bwd_cdna_parts.h"
 
 #define KERNEL(name, threads, call)                                                                                    \
     DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch) {                                                           \
@@ -139,7 +138,7 @@ STW_DBIAS_TILES_64(BIAS_TILE)
     KERNEL(stw_attn_bwd_preprocess_cdna_ordered_hd##hd##_##type, ATTN_ROW_THREADS,                                     \
            (attn_cdna_preprocess<attn_cdna_rows<T, hd>, true>(launch, dev_shared)))                                    \
     KERNEL(stw_attn_bwd_postprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                            \
-           (attn_cdna_postprocess<attn_cdna_rows<T, hd>>(launch, dev_shared)))
+           (attn_cdna_finish<attn_cdna_rows<T, hd>>(launch, dev_shared)))
 #define CDNA_ROWS_2(hd) CDNA_ROWS(f16, dev_f16, hd) CDNA_ROWS(bf16, dev_bf16, hd)
 CDNA_ROWS_2(32)
 CDNA_ROWS_2(64)
@@ -152,6 +151,7 @@ KERNEL(stw_attn_bwd_preprocess_f16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_f1
 KERNEL(stw_attn_bwd_preprocess_bf16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_bf16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_preprocess_f32, ATTN_ROW_THREADS, attn_cdna_f32_preprocess(launch, dev_shared))
 KERNEL(stw_attn_bwd_postprocess, ATTN_ROW_THREADS, attn_bwd_postprocess(launch, dev_shared))
+KERNEL(stw_attn_bwd_postprocess_parts, ATTN_ROW_THREADS, attn_cdna_finish_any(launch, dev_shared))
 KERNEL(stw_attn_hidden_blocks, ATTN_ROW_THREADS, attn_hidden_blocks(launch))
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))
 

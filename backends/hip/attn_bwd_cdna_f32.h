@@ -83,7 +83,7 @@ template <int HD> struct attn_cdna_kv<attn_cdna_f32<HD>> {
     DEV_METHOD void load(const attn_work_tile &u, int wave, int lane) {
         cdna_launch l = cdna_launch_again();
         const int64_t b = dev_uniform(u.b), j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
-        const int h = dev_uniform(u.kv_head), n = lane % 16, g = lane / 16;
+        const int h = attn_cdna_key_head(u), n = lane % 16, g = lane / 16;
         const stw_range seen = stw_visible_keys(&u.seq);
         const int64_t left = stw_smaller(dev_uniform(seen.end) - j0, C::BN);
         const int low = (int)stw_clamp_i64(dev_uniform(seen.first) - j0, 0, C::BN);

@@ -7,6 +7,11 @@
 
 #include "cdna.h"
 
+/* The kv head of K, V, dK and dV. Parts by query heads are numbered as kv heads are. */
+DEV_FN int attn_cdna_key_head(const attn_work_tile &u) {
+    return (int)((uint32_t)dev_uniform(u.kv_head) / cdna_launch_again()->head_parts);
+}
+
 /* A tensor of 16-bit elements from row `row` of (b, h) on. */
 DEV_FN cdna_buffer attn_cdna_buffer(cdna_tensor &t, int64_t b, int h, int64_t row, int64_t rows, int stride, int cols) {
     return cdna_buffer_of((const char *)t.data + cdna_row(t, b, h, row) * 2, cdna_extent(rows, stride, (uint32_t)cols));
@@ -86,7 +91,7 @@ template <class C> struct attn_cdna_kv {
     DEV_METHOD void load(const attn_work_tile &u, int wave, int lane) {
         cdna_launch l = cdna_launch_again();
         int64_t b = dev_uniform(u.b), j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
-        int h = dev_uniform(u.kv_head), n = lane % 16, g = lane / 16;
+        int h = attn_cdna_key_head(u), n = lane % 16, g = lane / 16;
         stw_range seen = stw_visible_keys(&u.seq);
         int64_t left = dev_uniform(seen.end) - j0;
         int low = (int)stw_clamp_i64(dev_uniform(seen.first) - j0, 0, C::BN);

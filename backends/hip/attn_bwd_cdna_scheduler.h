@@ -112,6 +112,16 @@ DEV_FN attn_cdna_output attn_cdna_output_of(const attn_work_tile &u, cdna_tensor
         cdna_buffer_of(first, bytes), cdna_buffer_of(first, adds ? bytes : 0), stride, (int)cols, used, (leaf_f2)scale};
 }
 
+/* Sums of a part, in the workspace: f32 without their factor, by rows of HD. */
+template <class C>
+DEV_FN attn_cdna_output attn_cdna_part_output(const attn_work_tile &u, uint32_t output, uint32_t cols, int used) {
+    cdna_launch l = cdna_launch_again();
+    const int64_t place = dev_uniform(u.kv_head) * l->part_entries + (int64_t)(uint32_t)dev_uniform((int)u.index);
+    const float *first = l->part_sums + (2 * place + (output == STW_OUT_DV)) * (C::BN * C::HD);
+    const int bytes = l->p.outputs & output ? C::BN * C::HD * 4 : 0;
+    return {cdna_buffer_of(first, bytes), cdna_buffer_of(first, 0), C::HD, (int)cols, used, (leaf_f2)1.0f};
+}
+
 /* Neighbouring columns of a row, two or four. */
 template <class T> DEV_FN void attn_cdna_put(T, const attn_cdna_output &o, uint32_t at, leaf_f2 x) {
     __builtin_amdgcn_raw_buffer_store_b32(cdna_operand(T(), x), o.to, at, 0, 0);
@@ -154,16 +164,19 @@ DEV_FN void attn_cdna_store_sums(const leaf_f4 (&sums)[TILES][COLUMNS], const at
         });
 }
 
-/* dK and dV, of T or f32: sums for keys in use, zeros up to the sequence's end. */
+/* dK and dV, of T or f32: sums for keys in use, zeros up to the sequence's end. Of a part, to the workspace. */
 template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const attn_work_tile &u) {
     typedef typename C::T T;
     cdna_launch l = cdna_launch_again();
     const int thread = w.thread(), n = thread & 15, key0 = C::KEYS * dev_uniform(thread >> 6) + 4 * (thread >> 4 & 3);
     const int used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - dev_uniform(u.j0), 0, C::BN);
     auto store = [&](auto &sums, cdna_tensor &t, uint32_t output, uint32_t dtype, uint32_t cols, float scale) {
-        if (sizeof(T) == 4 || dtype == STW_F32)
-            attn_cdna_store_sums<float, true>(sums, attn_cdna_output_of<float, C>(u, t, output, cols, scale, used), n,
-                                              key0);
+        if (l->part_sums || sizeof(T) == 4 || dtype == STW_F32)
+            attn_cdna_store_sums<float, true>(sums,
+                                              l->part_sums
+                                                  ? attn_cdna_part_output<C>(u, output, cols, used)
+                                                  : attn_cdna_output_of<float, C>(u, t, output, cols, scale, used),
+                                              n, key0);
         else if (used < C::BN)
             attn_cdna_store_sums<T, true>(sums, attn_cdna_output_of<T, C>(u, t, output, cols, scale, used), n, key0);
         else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T, C>(u, t, output, cols, scale, used), n, key0);
@@ -314,11 +327,34 @@ DEV_FN void attn_cdna_leave(attn_cdna_loop<C> &w, const attn_work_tile &u, int f
     if (dev_thread() == 0) l->tile_counter[2 + dev_fetch_add(l->tile_counter + 1, 1)] = tile;
 }
 
+/* The work tile of this workgroup, where the device's XCDs share all heads evenly (STW_XCDS_SHIFT). The hardware deals
+ * workgroups out to the XCDs in turn; each XCD gets whole heads, whose key blocks then share its L2. An XCD goes
+ * through its work tiles in the order of attn_place_of, here in 32 bits. */
+DEV_FN attn_place attn_cdna_place_of(const stw_attn_launch &l, uint32_t xcds, uint32_t cta) {
+    const uint32_t blocks = (uint32_t)l.k_blocks, beside = (uint32_t)l.heads_in_l2, heads_kv = (uint32_t)l.p.heads_kv;
+    const uint32_t turn = cta / xcds, number = (cta - turn * xcds) * ((uint32_t)l.work_tiles / xcds) + turn;
+    const uint32_t group = number / (beside * blocks), rest = number - group * (beside * blocks), block = rest / beside;
+    const uint32_t head = group * beside + rest - block * beside, b = head / heads_kv;
+    return {b * blocks + block, (int)(head - b * heads_kv), true};
+}
+
+template <class C> DEV_FN void attn_cdna_take(attn_work_tile &u, const stw_attn_launch &l, int wave, int lane) {
+    const uint32_t xcds = C::MODE == CDNA_ORDERED ? 0 : l.vectors >> STW_XCDS_SHIFT;
+    if (!xcds) {
+        attn_work_tile_take_now<C::MODE == CDNA_ORDERED>(u, l, wave, lane);
+        return;
+    }
+    if (wave == 0) attn_work_tile_fetch(u, l, attn_cdna_place_of(l, xcds, (uint32_t)dev_cta()), lane);
+    dev_copy_commit();
+    dev_copy_wait();
+    dev_barrier();
+}
+
 /* The main kernel: a workgroup takes one work tile. */
 template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, char *smem) {
     attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_WORK_TILE);
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    attn_work_tile_take_now<C::MODE == CDNA_ORDERED>(u, launch, wave, lane);
+    attn_cdna_take<C>(u, launch, wave, lane);
     if (!u.live) return;
     attn_cdna_loop<C> w;
     w.wave = wave;

@@ -157,6 +157,24 @@ static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *
     return uneven_tensor(p, rows, keys);
 }
 
+/* Work tiles of these kernels may be parts, as many as keep compute units busy. Nothing of it was measured: the costs
+ * are bench/amd_model.py's of MI300X, beside steps of 32 rows. A tile's are what is not loop at head dim 128. A part's
+ * are twice the model's, 27 bytes a cycle to memory and 64 back, since 256 MB of sums leave the Infinity Cache. The
+ * share is H200's. What masks hide is listed by whole work tiles. */
+static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p, uint32_t bn) {
+    if (stw_attn_masks(p)) return (stw_attn_split){1, 1};
+    const stw_attn_costs bits_16 = {.tile = 3.0, .part = 5.0, .share = 0.0027},
+                         f32 = {.tile = 1.0, .part = 1.4, .share = 0.0027};
+    const int one = tile->head_dim > 64 || p->dtype == STW_F32 || p->features & (STW_FEAT_DROPOUT | STW_FEAT_BIAS);
+    return stw_attn_split_of(tile, bn, p, one ? 1 : 2, 0, p->dtype == STW_F32 ? &f32 : &bits_16);
+}
+
+/* XCDs of a gfx942 by its compute units: 38 each of MI300X, MI325X, MI300A and their partitions. Workgroups of
+ * deterministic mode take work tiles in the order of the turns. */
+static uint32_t xcds_of(const stw_attn_params *p) {
+    return p->features & STW_FEAT_DETERMINISTIC || p->units % 38 ? 0 : p->units / 38;
+}
+
 /* The stride of a single row may be anything, and rows past the last must not lie in it. */
 static int cdna_postprocess(const stw_attn_params *p) {
     return (p->outputs & STW_OUT_DQ) && p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) &&
@@ -173,6 +191,8 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->smem = STW_CDNA_SMEM(tile->head_dim);
     out->vectors = STW_STATS_NEGATED | (p->features & STW_FEAT_DETERMINISTIC ? STW_KEYS_DESCEND : 0);
     out->small_rows = STW_CDNA_ROWS;
+    out->split = split_of(tile, p, out->bn);
+    out->xcds = xcds_of(p);
     if (cdna_preprocess(p)) out->preprocess = p->features & STW_FEAT_DETERMINISTIC ? "cdna_ordered" : "cdna";
     out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
 }
@@ -205,6 +225,8 @@ static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t
     out->dq_rows = 1;
     out->bn = STW_CDNA_F32_BN(tile->head_dim);
     out->smem = STW_CDNA_F32_SMEM(tile->head_dim);
+    out->split = split_of(tile, p, out->bn);
+    out->xcds = xcds_of(p);
     out->vectors = STW_STATS_NEGATED;
 }
 

@@ -10,12 +10,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define STW_SHARED_FN static __attribute__((device)) inline __attribute__((always_inline))
-#define DEV_FN        static __attribute__((device)) inline __attribute__((always_inline))
-#define DEV_METHOD    __attribute__((device)) inline __attribute__((always_inline)) /* of a struct's object */
-#define DEV_WAVE      64
-#define LEAF_QUEUES   0 /* CTAs take one work tile: scalar registers would be spilled */
-#define LEAF_PARTS    0 /* work tiles are whole */
+#define STW_SHARED_FN     static __attribute__((device)) inline __attribute__((always_inline))
+#define DEV_FN            static __attribute__((device)) inline __attribute__((always_inline))
+#define DEV_METHOD        __attribute__((device)) inline __attribute__((always_inline)) /* of a struct's object */
+#define DEV_WAVE          64
+#define LEAF_QUEUES       0 /* CTAs take one work tile: scalar registers would be spilled */
+#define LEAF_PARTS        1 /* work tiles may be parts, */
+#define LEAF_SHARED_PARTS 0 /* those of the shared loop are whole */
 #if defined(__gfx90a__)
 #define LEAF_FLUSHES 1 /* matrix products of f16 and bf16 take subnormal operands for zero, and give none */
 #else

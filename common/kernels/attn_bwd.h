@@ -242,7 +242,7 @@ DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typen
 
 /* Work tiles of these kernels may be parts (stw_attn_split_of). */
 template <int MODE> struct attn_takes_parts {
-    enum { yes = LEAF_PARTS && MODE == ATTN_PLAIN };
+    enum { yes = LEAF_SHARED_PARTS && MODE == ATTN_PLAIN };
 };
 
 /* dK and dV, those that are asked for, to their tensors; `drained`: there they are added to what was stored before.

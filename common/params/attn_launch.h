@@ -25,6 +25,10 @@
  * deterministic mode). */
 #define STW_KEYS_DESCEND 0x200u
 
+/* Also there, from this bit on: XCDs of a gfx942 that get whole heads of CDNA's own main loop; 0: work tiles go to any
+ * (attn_bwd_cdna_scheduler.h). */
+#define STW_XCDS_SHIFT 16u
+
 /* CTAs a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
 #define STW_GRID_X_HIP (INT64_C(1) << 22)
 

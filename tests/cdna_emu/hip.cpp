@@ -4,6 +4,7 @@
  * is the host's. A launch runs to its end before the call returns; a kernel's fault is printed and loses the
  * device. Environment:
  *   CDNA_EMU_ARCH       gfx942 (default), gfx90a
+ *   CDNA_EMU_CUS        compute units that the device says it has (default 4)
  *   CDNA_EMU_VERSION    what hipRuntimeGetVersion says (default 70000000)
  *   CDNA_EMU_THREADS    host threads a launch (default 1)
  *   CDNA_EMU_RACES      1: watch LDS for accesses that no barrier orders
@@ -93,7 +94,9 @@ int hipDeviceGetName(char *name, int capacity, int) {
 int hipDeviceGetAttribute(int *value, int attribute, int) {
     if (attribute != CU_COUNT && attribute != PAGEABLE_ACCESS && attribute != SMEM_PER_BLOCK)
         return hip_say(INVALID_VALUE);
-    *value = attribute == CU_COUNT ? 4 : attribute == PAGEABLE_ACCESS ? 0 : (int)LDS_BYTES;
+    *value = attribute == CU_COUNT          ? atoi(setting("CDNA_EMU_CUS", "4").c_str())
+             : attribute == PAGEABLE_ACCESS ? 0
+                                            : (int)LDS_BYTES;
     return 0;
 }
 int hipDeviceTotalMem(size_t *bytes, int) { return *bytes = (size_t)8 << 30, 0; }

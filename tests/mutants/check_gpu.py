@@ -157,7 +157,8 @@ class Hip:
 
     def environment(self, mutant):
         return {"LD_LIBRARY_PATH": str(self.options.build / "tests/emu"), "CDNA_EMU_ARCH": self.arch, "CDNA_EMU_RACES": "1",
-                "CDNA_EMU_SCHEDULE": "7", "CDNA_EMU_THREADS": str((mutant or {}).get("emulator_threads", 1))}
+                "CDNA_EMU_SCHEDULE": "7", "CDNA_EMU_CUS": str((mutant or {}).get("emulator_units", 4)),
+                "CDNA_EMU_THREADS": str((mutant or {}).get("emulator_threads", 1))}
 
     def repeat(self, mutant):
         return mutant.get("emulator_repeat")

@@ -896,6 +896,84 @@ static void few_work_tiles_are_split(void **state) {
     }
 }
 
+/* Of AMD those of CDNA's own main loop, in every mode; the shared loop's are whole. The last kernel adds them behind dQ,
+ * whichever makes that. */
+static void few_work_tiles_of_amd_are_split(void **state) {
+    (void)state;
+    static const struct {
+        const char *tile, *problem, *last; /* kernel; NULL: whole */
+        uint32_t units;
+    } rows[] = {
+        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128", "postprocess_cdna_hd128_bf16", 304},
+        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:causal_br:det", "postprocess_cdna_hd128_bf16", 304},
+        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:dq_f32", "postprocess_parts", 304},
+        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:alibi", "postprocess_cdna_hd128_bf16", 304},
+        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:dropout0.1:sink:grads_qkvs", "postprocess_parts", 304},
+        {"gfx942_32x32_hd192", "bf16:b1h16k2s4096d192x128", "postprocess_cdna_hd192_bf16", 304},
+        {"gfx942_32x32_hd256", "bf16:b1h8k1s4096d256", "postprocess_cdna_hd256_bf16", 304},
+        {"gfx942_32x128_hd64", "f16:b8h32k4s2048d64:thd:tq4096:tk4096", "postprocess_cdna_hd64_f16", 304},
+        {"gfx942_16x32_hd128_f32", "f32:b1h8k1s2048d128", "postprocess_parts", 304},
+        {"gfx90a_32x64_hd128", "bf16:b1h8k1s2048d128", "postprocess_cdna_hd128_bf16", 104},
+        {"gfx90a_32x64_hd128", "f16:b1h8k1s2048d128:softcap30", "postprocess_cdna_hd128_f16", 104},
+        {"gfx942_32x64_hd128", "bf16:b8h32k8s8192d128:causal_br", NULL, 304}, /* there are enough */
+        {"gfx942_32x64_hd128", "bf16:b1h8s128d128", NULL, 304},               /* sums would cost more than steps */
+        {"gfx942_32x64_hd128", "bf16:b1h1s2048d128:det", NULL, 304},          /* workspace above 4 times dQ */
+        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:alibi:softcap30", NULL, 304}, /* the shared loop */
+        {"gfx90a_32x32_hd256", "f16:b1h8k1s4096d256", NULL, 104},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        snprintf(text, sizeof text, "attn_bwd:%s", rows[i].problem);
+        stw_attn_params p = params_of(text), unknown = p;
+        stw_variant tile = tile_called(strncmp(rows[i].tile, "gfx90a", 6) ? "gfx942" : "gfx90a", rows[i].tile);
+        stw_attn_steps steps, whole;
+        p.units = rows[i].units;
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &unknown, 64, &whole);
+        const stw_attn_step *last = &steps.step[steps.count - 1], *main = &steps.step[1];
+        const uint32_t parts = steps.split.heads * steps.split.rows;
+        if ((parts > 1) != (rows[i].last != NULL)) fail_msg("%s: %ux%u", text, steps.split.heads, steps.split.rows);
+        assert_int_equal(whole.split.heads * whole.split.rows, 1);
+        assert_int_equal(p.group % steps.split.heads, 0);
+        assert_int_equal(main->work_tiles, whole.step[1].work_tiles * parts);
+        if (parts == 1) continue;
+        assert_string_equal(last->entry + strlen("stw_attn_bwd_"), rows[i].last);
+        const double dq = (double)(stw_query_blocks_most(&p, 32) * p.heads_q) * 32 * tile.head_dim * sizeof(float);
+        assert_true(steps.workspace > whole.workspace);
+        if (p.features & STW_FEAT_DETERMINISTIC && (double)steps.workspace > 4 * dq)
+            fail_msg("%s: %zu bytes, dQ %.0f", text, steps.workspace, dq);
+    }
+}
+
+/* XCDs get whole heads where they share them evenly; then as many heads as go through their key blocks together divide
+ * an XCD's. */
+static void xcds_get_whole_heads(void **state) {
+    (void)state;
+    static const struct {
+        const char *problem;
+        uint32_t units, xcds;
+    } rows[] = {
+        {"b1h32k8s8192d128", 304, 8},         {"b1h32k8s8192d128:causal_br", 304, 8},
+        {"b3h16s8192d128:causal_br", 304, 8}, {"b1h32k8s8192d128", 228, 0},
+        {"b1h12s8192d128", 228, 6},           {"b1h32k8s8192d128", 76, 2},
+        {"b1h32k8s8192d128", 38, 0},          {"b1h32k8s8192d128:det", 304, 0},
+        {"b1h32k8s8192d128", 104, 0},         {"b2h8s300d128:thd:tq600:tk600", 304, 0},
+        {"b1h8k1s2048d128", 304, 8}, /* of parts by query heads */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        snprintf(text, sizeof text, "attn_bwd:bf16:%s", rows[i].problem);
+        stw_attn_params p = params_of(text);
+        stw_variant tile = tile_called("gfx942", "gfx942_32x64_hd128");
+        stw_attn_launch l;
+        p.units = rows[i].units;
+        stw_attn_launch_of(STW_CALL_BWD, &tile, &p, 64, (void *)0x10000, &l);
+        const uint32_t xcds = l.vectors >> STW_XCDS_SHIFT;
+        if (xcds != rows[i].xcds) fail_msg("%s of %u units: %u XCDs", text, rows[i].units, xcds);
+        if (xcds) assert_int_equal(l.p.batch * l.p.heads_kv % (xcds * l.heads_in_l2), 0);
+    }
+}
+
 /* f32 dK and dV have kernels of their own, which drain long sums. Those of few outputs and of parts do not: there no
  * sum has more than 2048 query rows, or the loop refuses. */
 static void f32_sums_are_drained_or_short(void **state) {
@@ -1073,6 +1151,8 @@ int main(void) {
         cmocka_unit_test(sm90_says_what_it_does_not_take),
         cmocka_unit_test(sm90_wants_what_tensor_loads_take),
         cmocka_unit_test(few_work_tiles_are_split),
+        cmocka_unit_test(few_work_tiles_of_amd_are_split),
+        cmocka_unit_test(xcds_get_whole_heads),
         cmocka_unit_test(f32_sums_are_drained_or_short),
         cmocka_unit_test(ordered_parts_keep_the_workspace),
         cmocka_unit_test(tiles_are_for_their_calls),
