@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Every kernel of an image: the emulator knows all its instructions, LDS is dynamic (what the launch asks for is all
- * there is), and only kernels with matrix products use scratch memory; how much is printed.
+ * Every kernel of an image: the emulator knows all its instructions, all of them have the wait states between them that
+ * hardware needs, LDS is dynamic (what the launch asks for is all there is), and only kernels with matrix products use
+ * scratch memory; how much is printed.
  * Arguments: IMAGE OBJDUMP. */
 #include "emulator.h"
 
@@ -20,6 +21,8 @@ int main(int count, char **words) {
         ++kernels;
         for (const std::string &instruction : code.unknown(name))
             ++failures, printf("FAILED %s: unknown %s\n", name.c_str(), instruction.c_str());
+        for (const std::string &pair : code.hazards(name))
+            ++failures, printf("FAILED %s, %s\n", name.c_str(), pair.c_str());
         cdna::KernelFacts facts = code.facts(name);
         if (facts.lds) ++failures, printf("FAILED %s: %u bytes of static LDS\n", name.c_str(), facts.lds);
         if (facts.scratch) {
