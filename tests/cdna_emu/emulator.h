@@ -33,7 +33,8 @@ struct Launch {
     int threads = 1;            /* of the host */
     bool races = false;         /* watch LDS for accesses that no barrier orders */
     bool waits = false;         /* watch registers for being touched before s_waitcnt said that they are filled */
-    bool hazards = false;       /* watch for instructions with fewer wait states between them than hardware needs */
+    int hazards = 0;            /* 1: watch for instructions with fewer wait states between them than hardware needs;
+                        2: but for those that a branch leads to */
     bool unset = false;         /* watch LDS for reads of what the group has not written */
     bool banks = false;         /* count conflicts in LDS                        */
     std::string trace;          /* a file that gets what the first workgroup ran */

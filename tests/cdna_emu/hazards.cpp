@@ -6,9 +6,9 @@
  *
  * The rules are facts of AMD's CDNA2 (gfx90a) and CDNA3 (gfx942) ISA documents, section 4.5 "Manually inserted wait
  * states" (below "4.5") and the section "Dependency resolution: required independent instructions" of the matrix
- * instructions ("matrix"), and of what LLVM's GCNHazardRecognizer inserts ("LLVM"). Not here, since the emulator refuses
- * the instructions: dot products, f64 matrix products, VSKIP, RFE. Nor is VCC under the number of its scalar register,
- * which disassembly does not show. */
+ * instructions ("matrix"), and of what LLVM's GCNHazardRecognizer inserts ("LLVM"). LLVM keeps loads that fill SrcD or
+ * SrcC away, too, which no document asks for. Not here, since the emulator refuses the instructions: dot products, f64
+ * matrix products, VSKIP, RFE. Nor is VCC under the number of its scalar register, which disassembly does not show. */
 #include "hazards.h"
 #include "waits.h"
 
@@ -45,7 +45,6 @@ enum Set : u8 {
     PLAIN_SOURCES, /* of VALU that is no trans instruction */
     VALU_RESULT,
     MEMORY_SOURCES, /* vectors that VMEM, LDS and FLAT read */
-    MEMORY_RESULT,  /* ... and fill */
     MATRIX_SOURCES, /* SrcA, SrcB, SrcC */
     MATRIX_AB,
     MATRIX_EXEC, /* EXEC */
@@ -99,10 +98,7 @@ static const Rule rules[] = {
     {PASSES(SGEMM_RESULT, VALU_RESULT, overlap), EACH(0), {4, 6, 10, 18}, "VALU writes SrcD", "matrix, LLVM"},
     {PASSES(XDL_RESULT, MEMORY_SOURCES, overlap), {5, 0, 11, 19}, {5, 7, 11, 19}, "memory reads SrcD", "matrix, LLVM"},
     {PASSES(SGEMM_RESULT, MEMORY_SOURCES, overlap), EACH(0), {4, 6, 10, 18}, "memory reads SrcD", "matrix, LLVM"},
-    {PASSES(XDL_RESULT, MEMORY_RESULT, overlap), {5, 0, 11, 19}, {5, 7, 11, 19}, "a load fills SrcD", "LLVM"},
-    {PASSES(SGEMM_RESULT, MEMORY_RESULT, overlap), EACH(0), {4, 6, 10, 18}, "a load fills SrcD", "LLVM"},
     {PASSES(XDL_C_READ, VALU_RESULT, overlap), {1, 0, 7, 15}, {1, 3, 7, 15}, "VALU writes SrcC", "matrix, LLVM"},
-    {PASSES(XDL_C_READ, MEMORY_RESULT, overlap), {1, 0, 7, 15}, {1, 3, 7, 15}, "a load fills SrcC", "LLVM"},
 };
 
 struct Touched {
@@ -133,16 +129,17 @@ struct Issue {
 enum { KEPT = 32, MOST_STATES = 19 };
 } // namespace
 
-/* The last instructions that leave something behind, in a ring. */
+/* The last instructions that leave something behind, in a ring; where a branch led elsewhere last. */
 struct Issued {
-    u64 now = 0;
+    u64 now = 0, jumped = 0;
+    int next = -1;
     u32 count = 0;
     Issue last[KEPT];
 };
 
 Issued *issued_new() { return new Issued; }
 void issued_free(Issued *issued) { delete issued; }
-void issued_clear(Issued &issued) { issued.now = issued.count = 0; }
+void issued_clear(Issued &issued) { issued.now = issued.jumped = issued.count = 0, issued.next = -1; }
 
 /* ---- what an instruction does ---- */
 
@@ -254,8 +251,8 @@ struct Reader {
     void read_memory() {
         bool fills = fills_register(in), vmem = in.kind == Kind::memory;
         for (size_t k = 0; k < operands.size(); ++k) {
-            if (fills && k == 0) add_operand(MEMORY_RESULT, k);
-            else if (is_vector(operands[k])) add_operand(MEMORY_SOURCES, k);
+            if (fills && k == 0) continue;
+            if (is_vector(operands[k])) add_operand(MEMORY_SOURCES, k);
             else if (vmem) add_operand(MEMORY_SCALARS, k);
         }
         bool buffer = in.access.space == Access::buffer;
@@ -344,16 +341,21 @@ static std::string broken_rule(const Issue &issue, const Facts &second, u32 ther
     return "";
 }
 
+static const char behind_branch[] = ", behind a branch";
+
 /* The next instruction is issued. Returns what is wrong with it, or nothing. */
 static std::string issue_next(const Hazards &hazards, Issued &issued, const Instruction &in, int number) {
     const Facts &facts = hazards.of[(size_t)number];
     std::string wrong;
+    if (number != issued.next) issued.jumped = issued.now;
+    issued.next = number + 1;
     for (u32 back = 1; facts.sets && wrong.empty() && back <= issued.count && back <= KEPT; ++back) {
         const Issue &issue = issued.last[(issued.count - back) % KEPT];
         const u64 there = issued.now - issue.until;
         if (there >= MOST_STATES) break;
         if (there < issue.facts->longest && issue.facts->partners & facts.sets)
             wrong = broken_rule(issue, facts, (u32)there, hazards.arch);
+        if (!wrong.empty() && issue.until <= issued.jumped) wrong += behind_branch;
     }
     issued.now += facts.states;
     if (facts.longest) issued.last[issued.count++ % KEPT] = {issued.now, &facts, &in};
@@ -362,7 +364,8 @@ static std::string issue_next(const Hazards &hazards, Issued &issued, const Inst
 
 void watch_hazards(Wave &w, const Instruction &in, int number) {
     const std::string wrong = issue_next(*w.run->hazards, *w.issued, in, number);
-    if (!wrong.empty()) fault(w, in, wrong);
+    const bool forgiven = w.run->launch->hazards == 2 && holds(wrong, behind_branch);
+    if (!wrong.empty() && !forgiven) fault(w, in, wrong);
 }
 
 /* ---- all paths ---- */

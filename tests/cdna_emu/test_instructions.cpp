@@ -293,7 +293,7 @@ static void hazards(CodeObject &code) {
         int states = code.arch() == "gfx90a" ? pair.gfx90a : pair.gfx942;
         Call blind(pair.kernel, 1, 64), fine(pair.kernel, 1, 64), watched(pair.kernel, 1, 64);
         code.run(blind.buffer(r).value(0u).launch);
-        fine.launch.hazards = watched.launch.hazards = true;
+        fine.launch.hazards = watched.launch.hazards = 1;
         code.run(fine.buffer(r).value(1u).launch);
         watched.buffer(r).value(0u);
         std::vector<std::string> found = code.hazards(pair.kernel);
@@ -307,6 +307,12 @@ static void hazards(CodeObject &code) {
             std::to_string(states) + " wait states are needed, " + std::to_string(states - 1) + " are there";
         sees(code, watched, count.c_str());
     }
+    Call behind("hazard_behind_branch", 1, 64);
+    behind.buffer(r).launch.hazards = 1;
+    sees(code, behind, "1 are there (matrix, LLVM), behind a branch");
+    behind.launch.hazards = 2;
+    code.run(behind.launch);
+    check(code.hazards("hazard_behind_branch").size() == 1, "a hazard behind a branch");
 }
 
 int main(int count, char **words) {
