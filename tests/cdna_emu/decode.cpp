@@ -327,7 +327,7 @@ static Handler matrix_handler_of(Instruction &in, Arch arch) {
     if (m != n || k != per_lane * (in.blocks == 1 ? groups : 1)) return run_unknown;
     in.m = m, in.k = k, in.type = f32 ? 0 : f16 ? 1 : 2;
     bool slow = arch == Arch::gfx90a || f32;
-    in.cycles = m == 4 ? 8 : m == 16 ? (slow ? 32 : 16) : in.blocks == 2 || slow ? 64 : 32;
+    in.cycles = m == 4 ? 8 : (slow || in.blocks > 1 ? 2 : 1) * (m == 16 ? 16 : 32);
     return matrix_handler(m, in.blocks);
 }
 

@@ -33,6 +33,8 @@ struct Launch {
     int threads = 1;            /* of the host */
     bool races = false;         /* watch LDS for accesses that no barrier orders */
     bool waits = false;         /* watch registers for being touched before s_waitcnt said that they are filled */
+    int hazards = 0;            /* 1: watch for instructions with fewer wait states between them than hardware needs;
+                        2: but for those that a branch leads to */
     bool unset = false;         /* watch LDS for reads of what the group has not written */
     bool banks = false;         /* count conflicts in LDS                        */
     std::string trace;          /* a file that gets what the first workgroup ran */
@@ -68,6 +70,8 @@ class CodeObject {
     KernelFacts facts(const std::string &kernel);
     /* Instructions of the kernel that the emulator does not know, by name. */
     std::vector<std::string> unknown(const std::string &kernel);
+    /* Pairs of its instructions with fewer wait states between them than hardware needs, on any path. */
+    std::vector<std::string> hazards(const std::string &kernel);
     /* Runs to the end. Throws Fault. May be called from several threads. */
     Counts run(const Launch &launch);
 

@@ -22,6 +22,7 @@ typedef int64_t i64;
 enum { LANES = 64, ACC_FIRST = 256, VGPRS = 512, SGPRS = 128 };
 enum { FLAT_SCRATCH = 102, VCC = 106, M0 = 124, EXEC = 126 };
 
+enum class Arch { gfx90a, gfx942 };
 enum class Place : u8 { none, vector, scalar, constant, special, off };
 enum Special { SPECIAL_SCC, SPECIAL_EXECZ, SPECIAL_VCCZ, SPECIAL_SHARED_BASE, SPECIAL_PRIVATE_BASE, SPECIAL_LIMIT };
 
@@ -106,13 +107,16 @@ struct Instruction {
 
 struct Guards;
 struct Pending;
+struct Hazards;
+struct Issued;
 
 /* One kernel, decoded. */
 struct Program {
     std::string name;
     std::vector<Instruction> code;
-    std::unordered_map<u32, int> at;              /* address -> number          */
-    mutable std::shared_ptr<const Guards> guards; /* waits.cpp's, on first use */
+    std::unordered_map<u32, int> at;                /* address -> number          */
+    mutable std::shared_ptr<const Guards> guards;   /* waits.cpp's, on first use */
+    mutable std::shared_ptr<const Hazards> hazards; /* hazards.cpp's, on first use */
 };
 
 /* Who touched each two bytes of LDS, and in which barrier interval. */
@@ -131,7 +135,8 @@ struct Run {
     u32 lds_bytes, scratch_bytes;
     std::vector<Region> memory;
     u64 code_base, arguments, packet;
-    const Guards *guards; /* or null: waits are not watched */
+    const Guards *guards;   /* or null: waits are not watched */
+    const Hazards *hazards; /* or null: wait states are not watched */
 };
 
 struct Group {
@@ -164,6 +169,7 @@ struct alignas(64) Wave {
     u64 kinds[8]; /* instructions by Kind */
     u64 matrix_cycles, bank_conflicts;
     Pending *pending;               /* or null: waits are not watched */
+    Issued *issued;                 /* or null: wait states are not watched */
     std::vector<TraceEntry> *trace; /* null: none is kept */
 
     u64 exec() const { return s[EXEC] | (u64)s[EXEC + 1] << 32; }
@@ -302,7 +308,6 @@ void run_lds_pair(Wave &w, const Instruction &in);
 Handler matrix_handler(int m, int blocks);
 
 /* ---- decode.cpp ---- */
-enum class Arch { gfx90a, gfx942 };
 /* One line of the disassembly: "mnemonic operands". */
 Instruction decode(const std::string &line, Arch arch);
 

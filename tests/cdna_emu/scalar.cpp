@@ -198,6 +198,12 @@ static const Entry arithmetic[] = {
     SAVE_EXEC(s_andn2_saveexec_b64, a & ~x),
     SAVE_EXEC(s_orn2_saveexec_b64, a | ~x),
     {"s_getreg_b32", [](Wave &w, const Instruction &in) { set_scalar32(w, in.op[0], 0); }},
+    {"s_movrels_b32",
+     [](Wave &w, const Instruction &in) {
+         u32 from = (u32)in.op[1].index + w.s[M0];
+         if (w.s[M0] >= FLAT_SCRATCH || from >= FLAT_SCRATCH) fault(w, in, "M0 leads to no register");
+         set_scalar32(w, in.op[0], w.s[from]);
+     }},
     {"s_memtime", [](Wave &w, const Instruction &in) { set_scalar64(w, in.op[0], w.executed); }},
     {"s_load", run_load},
 };

@@ -3,6 +3,7 @@
  * Runs a launch: workgroups (groups, below) over the host's threads, the waves of a group one after the other from
  * barrier to barrier or at random, registers and LDS poisoned at the start, instructions counted. */
 #include "code_object.h"
+#include "hazards.h"
 #include "waits.h"
 
 #include <algorithm>
@@ -104,6 +105,7 @@ static void start_wave(Wave &w, int index, const Kernel &kernel, const Run &run,
     std::fill(w.kinds, w.kinds + 8, 0);
     w.matrix_cycles = w.bank_conflicts = 0;
     if (w.pending) pending_clear(*w.pending);
+    if (w.issued) issued_clear(*w.issued);
 }
 
 static void step(Wave &w, const std::vector<Instruction> &code) {
@@ -111,6 +113,7 @@ static void step(Wave &w, const std::vector<Instruction> &code) {
     const u64 conflicts = w.bank_conflicts;
     const Instruction &in = code[(size_t)w.pc++];
     if (w.pending) watch_waits(w, in, w.pc - 1);
+    if (w.issued) watch_hazards(w, in, w.pc - 1);
     count(w, in);
     in.run(w, in);
     if (w.trace) w.trace->push_back({number, (u32)(w.bank_conflicts - conflicts)});
@@ -180,6 +183,7 @@ struct Worker {
             w->run = &run;
             w->group = &group;
             w->pending = run.guards ? pending_new() : nullptr;
+            w->issued = run.hazards ? issued_new() : nullptr;
             w->scratch = scratch.data() + i * LANES * r.scratch_bytes;
             w->trace = nullptr;
             std::fill(&w->v[0][0], &w->v[0][0] + VGPRS * LANES, POISON_VECTOR);
@@ -189,6 +193,7 @@ struct Worker {
     ~Worker() {
         for (Wave *w : waves) {
             pending_free(w->pending);
+            issued_free(w->issued);
             free(w);
         }
     }
@@ -288,11 +293,14 @@ Counts CodeObject::run(const Launch &launch) {
                (u64)image->memory.data(),
                (u64)arguments.data(),
                (u64)&packet,
+               nullptr,
                nullptr};
-    if (launch.waits) {
+    if (launch.waits || launch.hazards) {
         std::lock_guard<std::mutex> guard(image->lock);
-        if (!run.program->guards) run.program->guards = guards_of(*run.program);
-        run.guards = run.program->guards.get();
+        if (launch.waits && !run.program->guards) run.program->guards = guards_of(*run.program);
+        if (launch.hazards && !run.program->hazards) run.program->hazards = hazards_of(*run.program, image->arch);
+        run.guards = launch.waits ? run.program->guards.get() : nullptr;
+        run.hazards = launch.hazards ? run.program->hazards.get() : nullptr;
     }
     run.memory.push_back({run.arguments, run.arguments + arguments.size()});
     run.memory.push_back({run.code_base, run.code_base + image->memory.size()});
@@ -323,6 +331,10 @@ std::vector<std::string> CodeObject::unknown(const std::string &kernel) {
     for (const Instruction &in : image->program(kernel).code)
         if (in.run == run_unknown) names.insert(in.name() + " (" + in.text() + ")");
     return {names.begin(), names.end()};
+}
+
+std::vector<std::string> CodeObject::hazards(const std::string &kernel) {
+    return hazards_on_all_paths(image->program(kernel), image->arch);
 }
 
 } // namespace cdna

@@ -2,7 +2,7 @@
  *
  * The emulator against the host: functions of one thread compiled for both (at -O0 and -O3), operations over
  * waves, matrix layouts from AMD's ISA documents, atomics, and faults that must be seen.
- * Arguments: FUNCTIONS_O0 FUNCTIONS_O3 WAVES OBJDUMP, code objects of one arch. */
+ * Arguments: FUNCTIONS_O0 FUNCTIONS_O3 WAVES HAZARDS OBJDUMP, code objects of one arch. */
 #include "emulator.h"
 #include "kernels/functions.h"
 
@@ -278,9 +278,46 @@ static void faults(CodeObject &code) {
     }
 }
 
+/* With one wait state fewer than needed, unwatched: nothing; watched: a fault that counts. With all of them: nothing. */
+static void hazards(CodeObject &code) {
+    static const struct {
+        const char *kernel;
+        int gfx90a, gfx942;
+        const char *words;
+    } pairs[] = {
+#define HAZARD(name, gfx90a, gfx942, first, second, words) {"hazard_" #name, gfx90a, gfx942, words},
+#include "kernels/hazards.def"
+    };
+    std::vector<uint32_t> r(256, 0);
+    for (const auto &pair : pairs) {
+        int states = code.arch() == "gfx90a" ? pair.gfx90a : pair.gfx942;
+        Call blind(pair.kernel, 1, 64), fine(pair.kernel, 1, 64), watched(pair.kernel, 1, 64);
+        code.run(blind.buffer(r).value(0u).launch);
+        fine.launch.hazards = watched.launch.hazards = 1;
+        code.run(fine.buffer(r).value(1u).launch);
+        watched.buffer(r).value(0u);
+        std::vector<std::string> found = code.hazards(pair.kernel);
+        check(found.size() == (states ? 1 : 0), pair.kernel + (": on all paths " + std::to_string(found.size())));
+        if (!states) {
+            code.run(watched.launch);
+            continue;
+        }
+        sees(code, watched, pair.words);
+        std::string count =
+            std::to_string(states) + " wait states are needed, " + std::to_string(states - 1) + " are there";
+        sees(code, watched, count.c_str());
+    }
+    Call behind("hazard_behind_branch", 1, 64);
+    behind.buffer(r).launch.hazards = 1;
+    sees(code, behind, "1 are there (matrix, LLVM), behind a branch");
+    behind.launch.hazards = 2;
+    code.run(behind.launch);
+    check(code.hazards("hazard_behind_branch").size() == 1, "a hazard behind a branch");
+}
+
 int main(int count, char **words) {
-    if (count != 5) return 2;
-    objdump = words[4];
+    if (count != 6) return 2;
+    objdump = words[5];
     functions(*load(words[1]), "-O0");
     functions(*load(words[2]), "-O3");
     std::unique_ptr<CodeObject> code = load(words[3]);
@@ -293,6 +330,7 @@ int main(int count, char **words) {
     matrix<_Float16>(*code, "matrix_32_f16", 32, 8, 4);
     subnormals(*code);
     faults(*code);
+    hazards(*load(words[4]));
     printf("%s: %d checks, %d failed\n", code->arch().c_str(), checks, failures);
     return failures || checks < 500;
 }

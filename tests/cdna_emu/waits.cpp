@@ -10,12 +10,8 @@
 
 namespace cdna {
 
-enum { SCALARS_FIRST = VGPRS, REGISTERS = VGPRS + SGPRS, NO_WAIT = 1000 };
+enum { NO_WAIT = 1000 };
 enum class Queue : u8 { none, vector, lds, constant, flat };
-
-struct Registers {
-    u16 first, last;
-};
 
 /* An instruction as far as waits are concerned. */
 struct Guard {
@@ -46,14 +42,17 @@ struct Pending {
 static bool begins(const std::string &text, const char *start) { return !text.compare(0, strlen(start), start); }
 static bool holds(const std::string &text, const char *part) { return text.find(part) != std::string::npos; }
 
-/* v5, a[0:3], s[4:5], vcc, m0; letters before it make it part of a word. */
-static std::vector<Registers> named_in(const std::string &text) {
+/* v5, a[0:3], s[4:5], vcc, exec_lo, m0; letters before it make it part of a word. */
+std::vector<Registers> registers_in(const std::string &text) {
     std::vector<Registers> all;
     for (size_t i = text.find(' '); i < text.size(); ++i) {
         if (isalnum((unsigned char)text[i - 1]) || text[i - 1] == '_') continue;
         int first, last, base = text[i] == 'v' ? 0 : text[i] == 'a' ? (int)ACC_FIRST : (int)SCALARS_FIRST;
-        if (!text.compare(i, 3, "vcc")) {
-            all.push_back({SCALARS_FIRST + VCC, SCALARS_FIRST + VCC + 1});
+        bool vcc = !text.compare(i, 3, "vcc"), exec = !text.compare(i, 4, "exec");
+        if (vcc || exec) {
+            std::string half = text.substr(i + (vcc ? 3 : 4), 3);
+            first = SCALARS_FIRST + (vcc ? (int)VCC : (int)EXEC) + (half == "_hi");
+            all.push_back({(u16)first, (u16)(first + (half != "_hi" && half != "_lo"))});
         } else if (!text.compare(i, 2, "m0")) {
             all.push_back({SCALARS_FIRST + M0, SCALARS_FIRST + M0});
         } else if (text[i] != 'v' && text[i] != 'a' && text[i] != 's') {
@@ -81,7 +80,7 @@ static Guard guard_of(const Instruction &in) {
         g.lgkm_left = left_by(in.text(), "lgkmcnt(");
         return g;
     }
-    g.named = named_in(in.text());
+    g.named = registers_in(in.text());
     bool load = holds(name, "_load_"), memory = load || holds(name, "_store_") || holds(name, "_atomic_");
     if (memory && begins(name, "s_")) g.queue = Queue::constant, g.fills = load;
     else if (memory) {
@@ -97,6 +96,8 @@ static Guard guard_of(const Instruction &in) {
     g.fills &= !g.named.empty();
     return g;
 }
+
+bool fills_register(const Instruction &in) { return guard_of(in).fills; }
 
 std::shared_ptr<const Guards> guards_of(const Program &program) {
     std::shared_ptr<Guards> made(new Guards);

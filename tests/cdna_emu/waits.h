@@ -8,6 +8,16 @@
 
 namespace cdna {
 
+enum { SCALARS_FIRST = VGPRS, REGISTERS = VGPRS + SGPRS }; /* numbers of all registers: vectors, scalars */
+struct Registers {
+    u16 first, last;
+};
+
+/* The registers that an instruction's text names, in order. */
+std::vector<Registers> registers_in(const std::string &text);
+/* Whether the first of them is filled from memory or LDS. */
+bool fills_register(const Instruction &in);
+
 /* What each instruction of a kernel names, fills and waits for. */
 std::shared_ptr<const Guards> guards_of(const Program &program);
 

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A kernel for each row of hazards.def: with `fine` all wait states between its two instructions, without one fewer. */
+#include <stdint.h>
+
+#define KERNEL  extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, 256))) void
+#define ONE(v)  "v_mov_b32 v" #v ", 1\n\t"
+#define ONES(d) ONE(d##2) ONE(d##3) ONE(d##4) ONE(d##5) ONE(d##6) ONE(d##7)
+#define START                                                                                                          \
+    ONE(40)                                                                                                            \
+    ONE(41)                                                                                                            \
+    ONES(4)                                                                                                            \
+    ONE(48) ONE(49) ONE(50) ONE(51) ONES(5) ONE(58) ONE(59) ONE(60) ONE(61) ONES(6) ONE(68) ONE(69) ONE(70)            \
+        ONE(71) "s_mov_b64 s[42:43], %1\n\tv_mov_b32 v46, s42\n\tv_mov_b32 v47, 0\n\ts_nop 7\n\t"
+#define END "\n\ts_waitcnt vmcnt(0) lgkmcnt(0)\n\ts_nop 15\n\ts_nop 15"
+#define CHANGED                                                                                                        \
+    "memory", "vcc", "a0", "s42", "s43", "s44", "s45", "v40", "v41", "v42", "v43", "v44", "v45", "v46", "v47", "v48",  \
+        "v49", "v50", "v51", "v52", "v53", "v54", "v55", "v56", "v57", "v58", "v59", "v60", "v61", "v62", "v63",       \
+        "v64", "v65", "v66", "v67", "v68", "v69", "v70", "v71"
+#define TEXT(x) #x
+#define PAIR(first, states, fewer, second)                                                                             \
+    asm volatile(START first "\n\t.if " TEXT(states) " > " TEXT(fewer) "\n\t.rept " TEXT(states) " - " TEXT(           \
+                     fewer) "\n\ts_nop 0\n\t.endr\n\t.endif\n\t" second END                                            \
+                 :                                                                                                     \
+                 : "v"(at), "s"(result)                                                                                \
+                 : CHANGED)
+
+#ifdef __gfx90a__
+#define HAZARD(name, gfx90a, gfx942, first, second, words) HAZARD_OF(name, gfx90a, first, second)
+#else
+#define HAZARD(name, gfx90a, gfx942, first, second, words) HAZARD_OF(name, gfx942, first, second)
+#endif
+#define HAZARD_OF(name, states, first, second)                                                                         \
+    KERNEL hazard_##name(uint32_t *result, uint32_t fine) {                                                            \
+        __attribute__((shared)) static volatile uint32_t lds[64];                                                      \
+        uint32_t *at = result + 4 * __builtin_amdgcn_workitem_id_x();                                                  \
+        lds[0] = fine;                                                                                                 \
+        if (fine) PAIR(first, states, 0, second);                                                                      \
+        else PAIR(first, states, 1, second);                                                                           \
+    }
+#include "hazards.def"
+
+/* The branch leaves out what would have been enough. */
+KERNEL hazard_behind_branch(uint32_t *result) {
+    uint32_t *at = result;
+    PAIR(MFMA_F16 "\n\ts_branch 3\n\ts_nop 15\n\ts_nop 15\n\ts_nop 15", 0, 0, "v_add_f32 v40, v51, v41");
+}
