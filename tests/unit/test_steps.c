@@ -896,8 +896,8 @@ static void few_work_tiles_are_split(void **state) {
     }
 }
 
-/* Of AMD those of CDNA's own main loop, in every mode; the shared loop's are whole. The last kernel adds them behind dQ,
- * whichever makes that. */
+/* Of AMD those of CDNA's own loop, in every mode; the shared loop's are whole. The last kernel adds them, whichever
+ * makes dQ. */
 static void few_work_tiles_of_amd_are_split(void **state) {
     (void)state;
     static const struct {
