@@ -113,6 +113,7 @@ struct Facts {
     u32 partners = 0;            /* sets of second instructions that a rule names with one of these */
     u32 longest = 0, states = 1; /* wait states: the most that one behind it may need, its own */
     u8 passes = 0;               /* of a matrix product; 0: another */
+    bool leaves_no_lane = false; /* s_cbranch_execz, where it is taken */
 };
 
 struct Hazards {
@@ -129,9 +130,10 @@ struct Issue {
 enum { KEPT = 32, MOST_STATES = 19 };
 } // namespace
 
-/* The last instructions that leave something behind, in a ring; where a branch led elsewhere last. */
+/* The last instructions that leave something behind, in a ring; where a branch led elsewhere last, and one that is
+ * taken without lanes: a store right before it stores nothing. */
 struct Issued {
-    u64 now = 0, jumped = 0;
+    u64 now = 0, jumped = 0, emptied = 0;
     int next = -1;
     u32 count = 0;
     Issue last[KEPT];
@@ -139,7 +141,7 @@ struct Issued {
 
 Issued *issued_new() { return new Issued; }
 void issued_free(Issued *issued) { delete issued; }
-void issued_clear(Issued &issued) { issued.now = issued.jumped = issued.count = 0, issued.next = -1; }
+void issued_clear(Issued &issued) { issued.now = issued.jumped = issued.emptied = issued.count = 0, issued.next = -1; }
 
 /* ---- what an instruction does ---- */
 
@@ -288,6 +290,7 @@ struct Reader {
         if (holds(name, "_addtid") || holds(name, "_gws_") || holds(name, "_lds_") || holds(in.text(), " lds") ||
             holds(in.text(), " gds"))
             add(M0_USE, {SCALARS_FIRST + M0, SCALARS_FIRST + M0});
+        facts.leaves_no_lane = name == "s_cbranch_execz";
         if (name == "s_nop") facts.states = in.op[0].bits32 + 1;
         return facts;
     }
@@ -347,12 +350,16 @@ static const char behind_branch[] = ", behind a branch";
 static std::string issue_next(const Hazards &hazards, Issued &issued, const Instruction &in, int number) {
     const Facts &facts = hazards.of[(size_t)number];
     std::string wrong;
-    if (number != issued.next) issued.jumped = issued.now;
+    if (number != issued.next) {
+        issued.jumped = issued.now;
+        if (issued.next > 0 && hazards.of[(size_t)issued.next - 1].leaves_no_lane) issued.emptied = issued.now;
+    }
     issued.next = number + 1;
     for (u32 back = 1; facts.sets && wrong.empty() && back <= issued.count && back <= KEPT; ++back) {
         const Issue &issue = issued.last[(issued.count - back) % KEPT];
         const u64 there = issued.now - issue.until;
         if (there >= MOST_STATES) break;
+        if (issue.facts->sets >> WIDE_STORE & 1 && issue.until <= issued.emptied) continue;
         if (there < issue.facts->longest && issue.facts->partners & facts.sets)
             wrong = broken_rule(issue, facts, (u32)there, hazards.arch);
         if (!wrong.empty() && issue.until <= issued.jumped) wrong += behind_branch;

@@ -313,6 +313,10 @@ static void hazards(CodeObject &code) {
     behind.launch.hazards = 2;
     code.run(behind.launch);
     check(code.hazards("hazard_behind_branch").size() == 1, "a hazard behind a branch");
+    Call empty("hazard_no_lanes", 1, 64);
+    empty.buffer(r).launch.hazards = 1;
+    code.run(empty.launch);
+    check(code.hazards("hazard_no_lanes").empty(), "a store without lanes");
 }
 
 int main(int count, char **words) {

@@ -10,7 +10,8 @@
     ONE(40)                                                                                                            \
     ONE(41)                                                                                                            \
     ONES(4)                                                                                                            \
-    ONE(48) ONE(49) ONE(50) ONE(51) ONES(5) ONE(58) ONE(59) ONE(60) ONE(61) ONES(6) ONE(68) ONE(69) ONE(70)            \
+    ONE(48)                                                                                                            \
+    ONE(49) ONE(50) ONE(51) ONES(5) ONE(58) ONE(59) ONE(60) ONE(61) ONES(6) ONE(68) ONE(69) ONE(70)                    \
         ONE(71) "s_mov_b64 s[42:43], %1\n\tv_mov_b32 v46, s42\n\tv_mov_b32 v47, 0\n\ts_nop 7\n\t"
 #define END "\n\ts_waitcnt vmcnt(0) lgkmcnt(0)\n\ts_nop 15\n\ts_nop 15"
 #define CHANGED                                                                                                        \
@@ -44,4 +45,11 @@
 KERNEL hazard_behind_branch(uint32_t *result) {
     uint32_t *at = result;
     PAIR(MFMA_F16 "\n\ts_branch 3\n\ts_nop 15\n\ts_nop 15\n\ts_nop 15", 0, 0, "v_add_f32 v40, v51, v41");
+}
+
+/* Without lanes the store has no data that could be overwritten. */
+KERNEL hazard_no_lanes(uint32_t *result) {
+    uint32_t *at = result;
+    PAIR("s_mov_b64 exec, 0\n\tglobal_store_dwordx4 %0, v[40:43], off\n\ts_cbranch_execz 1\n\ts_nop 15", 0, 0,
+         "v_mov_b32 v43, 1\n\ts_mov_b64 exec, -1");
 }
