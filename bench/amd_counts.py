@@ -25,7 +25,8 @@ def count(build, arch, problem):
         path = pathlib.Path(folder) / "counts"
         # Empty values are as good as none.
         env = dict(os.environ, LD_LIBRARY_PATH=str(build / "tests/emu"), STERNWAY_BACKEND=f"hip:{arch}",
-                   CDNA_EMU_ARCH=arch, CDNA_EMU_COUNTS=str(path), CDNA_EMU_RACES="", CDNA_EMU_SCHEDULE="")
+                   CDNA_EMU_ARCH=arch, CDNA_EMU_COUNTS=str(path), CDNA_EMU_RACES="", CDNA_EMU_SCHEDULE="",
+                   CDNA_EMU_CUS="1")  # whole work tiles
         done = subprocess.run([build / "bin/sternway", "conform", "--variant", "auto", "-j0", problem], env=env,
                               text=True, capture_output=True)
         if done.returncode:

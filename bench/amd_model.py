@@ -228,7 +228,8 @@ def trace(build, arch, dtype, dim, length):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "trace"
         env = dict(os.environ, LD_LIBRARY_PATH=str(build / "tests/emu"), STERNWAY_BACKEND=f"hip:{arch}",
-                   CDNA_EMU_ARCH=arch, CDNA_EMU_TRACE=str(path), CDNA_EMU_RACES="", CDNA_EMU_SCHEDULE="")
+                   CDNA_EMU_ARCH=arch, CDNA_EMU_TRACE=str(path), CDNA_EMU_RACES="", CDNA_EMU_SCHEDULE="",
+                   CDNA_EMU_CUS="1")  # a whole work tile
         done = subprocess.run([build / "bin/sternway", "conform", "--variant", "auto", "-j0",
                                f"attn_bwd:{dtype}:b1h1s{length}d{dim}"], env=env, text=True, capture_output=True)
         if done.returncode:
