@@ -10,7 +10,8 @@
 #include "sternway/attn_bwd.h"
 
 enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads know masks and deterministic mode alone, those of f32 masks */
-/* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most. */
+/* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most,
+ * and work tiles are parts where there are more (split_of). */
 enum { CDNA_SUM_ROWS = 2048 };
 enum { CDNA_WAVES = 4 }; /* of a workgroup */
 
@@ -119,10 +120,18 @@ static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *
     return cdna_preprocess(p) ? NULL : "a bias where delta is given, written or less dLSE, or with dSink";
 }
 
+/* Sums of f32 dK or dV would have more than CDNA_SUM_ROWS query rows in a whole work tile. */
+static int has_long_sums(const stw_attn_params *p) {
+    const int wide = element_of(p, STW_OUT_DK, p->dk_dtype) == 4 || element_of(p, STW_OUT_DV, p->dv_dtype) == 4;
+    return wide && p->dtype != STW_F32 && !(p->features & STW_FEAT_ROUNDED_SUMS) &&
+           class_of_rows(p) > CDNA_SUM_ROWS / stw_larger(p->group, 1);
+}
+
 /* NULL, or what no mode knows. */
 static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *p) {
     stw_attn_params rest = *p;
-    if (p->features & STW_FEAT_ROUNDED_SUMS || class_of_rows(p) <= CDNA_SUM_ROWS / stw_larger(p->group, 1))
+    const int whole = stw_attn_masks(p) != NULL; /* split_of */
+    if (!has_long_sums(p) || (!whole && stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
     if (tile->head_dim > CDNA_MODES_DIM || p->dtype == STW_F32) {
         if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
@@ -166,7 +175,8 @@ static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p
     const stw_attn_costs bits_16 = {.tile = 3.0, .part = 5.0, .share = 0.0027},
                          f32 = {.tile = 1.0, .part = 1.4, .share = 0.0027};
     const int one = tile->head_dim > 64 || p->dtype == STW_F32 || p->features & (STW_FEAT_DROPOUT | STW_FEAT_BIAS);
-    return stw_attn_split_of(tile, bn, p, one ? 1 : 2, 0, p->dtype == STW_F32 ? &f32 : &bits_16);
+    const int64_t rows_most = has_long_sums(p) ? CDNA_SUM_ROWS : 0;
+    return stw_attn_split_of(tile, bn, p, one ? 1 : 2, rows_most, p->dtype == STW_F32 ? &f32 : &bits_16);
 }
 
 /* XCDs of a gfx942 by its compute units: 38 each of MI300X, MI325X, MI300A and their partitions. Workgroups of

@@ -415,7 +415,11 @@ static void tiles_say_what_costs_more(void **state) {
     }
     stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s1024x150d64:dk_f32"); /* sums of 2048 rows */
     assert_null(stw_attn_slower(STW_CALL_BWD, &own, &p));
-    p = params_of("attn_bwd:bf16:b2h4k2s1025x150d64:dk_f32");
+    p = params_of("attn_bwd:bf16:b2h4k2s1025x150d64:dk_f32"); /* two parts of a work tile */
+    assert_null(stw_attn_slower(STW_CALL_BWD, &own, &p));
+    p = params_of("attn_bwd:bf16:b2h4k2s1025x150d64:dk_f32:intervals_two");
+    assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), wide);
+    p = params_of("attn_bwd:bf16:b2h4k2s8193x150d64:dk_f32"); /* more than eight */
     assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), wide);
     p.features |= STW_FEAT_ROUNDED_SUMS; /* of attention over ranks with 16-bit gradients */
     assert_null(stw_attn_slower(STW_CALL_BWD, &own, &p));
@@ -945,6 +949,39 @@ static void few_work_tiles_of_amd_are_split(void **state) {
     }
 }
 
+/* However many work tiles there are: no sum of f32 dK or dV has more than 2048 query rows. */
+static void f32_sums_of_amd_are_short(void **state) {
+    (void)state;
+    static const struct {
+        const char *problem;
+        uint32_t heads, rows; /* parts; 0: the shared loop */
+    } rows[] = {
+        {"b16h64s2048d128:dk_f32", 1, 1},
+        {"b16h64s4096d128:dv_f32", 1, 2},
+        {"b16h64s16384d128:dk_f32:dv_f32:acc_kv", 1, 8},
+        {"b16h64k32s8192d64:dv_f32:causal_br", 2, 4},
+        {"b16h64k16s2048d256:dk_f32", 4, 1},
+        {"b16h64k16s2048d128:dk_f32:dropout0.1", 4, 1},
+        {"b16h64k32s8192d128", 1, 1},
+        {"b16h64s16385d128:dk_f32", 0, 0},
+        {"b16h64s4096d128:dk_f32:intervals_two", 0, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        snprintf(text, sizeof text, "attn_bwd:bf16:%s", rows[i].problem);
+        stw_attn_params p = params_of(text);
+        const char *names[] = {"gfx942_32x128_hd64", "gfx942_32x64_hd128", "gfx942_32x32_hd256"};
+        stw_variant tile = tile_called("gfx942", names[p.head_dim_qk / 128]);
+        stw_attn_steps steps;
+        p.units = 304;
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
+        const int own = stw_attn_slower(STW_CALL_BWD, &tile, &p) == NULL;
+        if (own != (rows[i].heads > 0) || steps.split.heads != stw_larger(1, rows[i].heads) ||
+            steps.split.rows != stw_larger(1, rows[i].rows))
+            fail_msg("%s: own loop %d, %ux%u parts", text, own, steps.split.heads, steps.split.rows);
+    }
+}
+
 /* XCDs get whole heads where they share them evenly; then as many heads as go through their key blocks together divide
  * an XCD's. */
 static void xcds_get_whole_heads(void **state) {
@@ -1152,6 +1189,7 @@ int main(void) {
         cmocka_unit_test(sm90_wants_what_tensor_loads_take),
         cmocka_unit_test(few_work_tiles_are_split),
         cmocka_unit_test(few_work_tiles_of_amd_are_split),
+        cmocka_unit_test(f32_sums_of_amd_are_short),
         cmocka_unit_test(xcds_get_whole_heads),
         cmocka_unit_test(f32_sums_are_drained_or_short),
         cmocka_unit_test(ordered_parts_keep_the_workspace),
