@@ -3,7 +3,7 @@
  * Every kernel of an image: the emulator knows all its instructions, all of them have the wait states between them that
  * hardware needs, LDS is dynamic (what the launch asks for is all there is), and only kernels with matrix products use
  * scratch memory; how much is printed.
- * Arguments: IMAGE OBJDUMP [MOST]: as many pairs without the wait states as a compiler may have left behind branches. */
+ * Arguments: IMAGE OBJDUMP [MOST]: as many pairs too close as a compiler may have left behind branches. */
 #include "emulator.h"
 
 #include <cstdio>

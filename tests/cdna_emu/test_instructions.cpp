@@ -278,7 +278,7 @@ static void faults(CodeObject &code) {
     }
 }
 
-/* With one wait state fewer than needed, unwatched: nothing; watched: a fault that counts. With all of them: nothing. */
+/* One wait state fewer than needed: nothing where unwatched, a fault where watched. All of them: nothing. */
 static void hazards(CodeObject &code) {
     static const struct {
         const char *kernel;

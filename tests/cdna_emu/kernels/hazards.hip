@@ -3,17 +3,12 @@
  * A kernel for each row of hazards.def: with `fine` all wait states between its two instructions, without one fewer. */
 #include <stdint.h>
 
-#define KERNEL  extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, 256))) void
-#define ONE(v)  "v_mov_b32 v" #v ", 1\n\t"
-#define ONES(d) ONE(d##2) ONE(d##3) ONE(d##4) ONE(d##5) ONE(d##6) ONE(d##7)
-#define START                                                                                                          \
-    ONE(40)                                                                                                            \
-    ONE(41)                                                                                                            \
-    ONES(4)                                                                                                            \
-    ONE(48)                                                                                                            \
-    ONE(49) ONE(50) ONE(51) ONES(5) ONE(58) ONE(59) ONE(60) ONE(61) ONES(6) ONE(68) ONE(69) ONE(70)                    \
-        ONE(71) "s_mov_b64 s[42:43], %1\n\tv_mov_b32 v46, s42\n\tv_mov_b32 v47, 0\n\ts_nop 7\n\t"
-#define END "\n\ts_waitcnt vmcnt(0) lgkmcnt(0)\n\ts_nop 15\n\ts_nop 15"
+#define KERNEL extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, 256))) void
+#define ONES                                                                                                           \
+    ".irp r,40,41,42,43,44,45,48,49,50,51,52,53,54,55,56,57,58,59,60,61,62,63,64,65,66,67,68,69,70,71\n\t"             \
+    "v_mov_b32 v\\r, 1\n\t.endr\n\t"
+#define START ONES "s_mov_b64 s[42:43], %1\n\tv_mov_b32 v46, s42\n\tv_mov_b32 v47, 0\n\ts_nop 7\n\t"
+#define END   "\n\ts_waitcnt vmcnt(0) lgkmcnt(0)\n\ts_nop 15\n\ts_nop 15"
 #define CHANGED                                                                                                        \
     "memory", "vcc", "a0", "s42", "s43", "s44", "s45", "v40", "v41", "v42", "v43", "v44", "v45", "v46", "v47", "v48",  \
         "v49", "v50", "v51", "v52", "v53", "v54", "v55", "v56", "v57", "v58", "v59", "v60", "v61", "v62", "v63",       \
