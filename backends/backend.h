@@ -68,7 +68,7 @@ typedef struct stw_attn_work {
     double scale, softcap;      /* of an f64 problem, which params' floats cannot hold */
     const stw_variant *variant; /* of the arch's table, usable on this device   */
     size_t workspace_size;      /* set by attn_prepare, for a workspace at a multiple of 256 */
-    char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
+    char note[384];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
     const char *slower;         /* set by attn_prepare: what the fastest kernels do not take */
     /* Set by attn_prepare, where the backward sums dQ in its workspace, else 0: rows of a block of these sums, columns,
      * and two numbers of their order. Calls for which all four are the same can share sums (STW_FEAT_KEPT_DQ). */

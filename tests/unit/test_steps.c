@@ -433,17 +433,17 @@ static void tiles_say_what_costs_more(void **state) {
 }
 
 /* What explain gives as the fact that keeps a faster loop out, where the tile has none of its own. */
-/* Masks in memory: shared kernels with all features or, on a tile that has them, for masks alone, behind the kernel
- * that finds what is hidden. */
-static void masks_take_shared_kernels(void **state) {
+/* Masks in memory: shared kernels with all features or, on a tile that has them, for masks alone, which CDNA's own loop
+ * has but for deterministic mode; behind the kernel that finds what is hidden. */
+static void masks_are_found_before(void **state) {
     static const struct {
         const char *arch, *tile;
-        uint32_t wave;
-    } tiles[] = {{"sm80", "sm80_128x128_hd64", 32},
-                 {"sm80", "sm80_64x128_hd128", 32},
-                 {"gfx942", "gfx942_32x128_hd64", 64},
-                 {"gfx90a", "gfx90a_32x64_hd128", 64},
-                 {"gfx90a", "gfx90a_32x32_hd192", 64}};
+        uint32_t wave, own; /* kernels before the main loop and behind it */
+    } tiles[] = {{"sm80", "sm80_128x128_hd64", 32, 0},
+                 {"sm80", "sm80_64x128_hd128", 32, 0},
+                 {"gfx942", "gfx942_32x128_hd64", 64, 1},
+                 {"gfx90a", "gfx90a_32x64_hd128", 64, 1},
+                 {"gfx90a", "gfx90a_32x32_hd192", 64, 0}};
     static const char *const masks[] = {"intervals_from:causal_br", "intervals_two:det", "blockmask",
                                         "blockmask:dropout0.5", "intervals_range:softcap20"};
     (void)state;
@@ -455,11 +455,15 @@ static void masks_take_shared_kernels(void **state) {
             snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s300x270d64:%s", masks[m]);
             stw_attn_params p = params_of(text);
             stw_attn_steps_of(STW_CALL_BWD, &tile, &p, tiles[t].wave, &steps);
-            assert_int_equal(steps.count, 4);
-            assert_string_equal(steps.step[0].entry, "stw_attn_bwd_preprocess_bf16");
+            const int own = tiles[t].own && m < 3 && !(p.features & STW_FEAT_DETERMINISTIC);
+            const int exact = own && !strcmp(tile.loop->name, "cdna_exact");
+            assert_int_equal(steps.count, 4 + exact);
+            const char *first = steps.step[0].entry + strlen("stw_attn_bwd_preprocess_");
+            assert_int_equal(strncmp(first, own ? "cdna_hd" : "bf16", own ? 7 : 5), 0);
             assert_string_equal(steps.step[1].entry, "stw_attn_hidden_blocks");
-            int alone = m < 3 && !strcmp(tile.loop->name, "split_four");
+            int alone = own || (m < 3 && !strcmp(tile.loop->name, "split_four"));
             assert_non_null(strstr(steps.step[2].entry, alone ? "_bf16_hidden" : "_bf16_full"));
+            if (exact) assert_non_null(strstr(steps.step[3].entry, "_bf16_hidden_exact"));
             assert_int_equal(steps.split.heads * steps.split.rows, 1);
         }
     /* a summed dBias: not by the kernels that know a bias alone; the forward checks behind its kernel */
@@ -1184,7 +1188,7 @@ int main(void) {
         cmocka_unit_test(tiles_say_what_costs_more),
         cmocka_unit_test(f32_of_amd_has_kernels_of_its_own),
         cmocka_unit_test(amd_names_what_no_own_loop_takes),
-        cmocka_unit_test(masks_take_shared_kernels),
+        cmocka_unit_test(masks_are_found_before),
         cmocka_unit_test(sm90_says_what_it_does_not_take),
         cmocka_unit_test(sm90_wants_what_tensor_loads_take),
         cmocka_unit_test(few_work_tiles_are_split),
