@@ -224,6 +224,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         if (part == 0 && half == 0) w.turn.wait();
         if constexpr (LIFTED)
             DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
+        if (EXACT) cdna_settle();
         if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
         else w.dq.add(dq[half], part + half, false);
     };

@@ -44,6 +44,11 @@ template <bool ACC> DEV_FN void cdna_keep(leaf_f4 &x) {
     if constexpr (ACC) asm volatile("" : "+a"(x));
     else asm volatile("" : "+v"(x));
 }
+/* 11 wait states, which gfx90a needs between the last f32 product of a chain and a vector instruction that reads its
+ * sums. clang 19 counts them along one path alone where several meet (docs/conformance/gfx9.md). */
+DEV_FN void cdna_settle() {
+    if (LEAF_FLUSHES) asm volatile("s_nop 7\n\ts_nop 2");
+}
 /* One wait for both. */
 DEV_FN void cdna_arrived(leaf_u4 &x, leaf_u4 &y) { asm volatile("" : "+v"(x), "+v"(y)); }
 /* The kernel's argument, read again from here on: it occupies no scalar registers through the loops. */
