@@ -98,7 +98,7 @@ class Terminal(CommandTest):
         self.assertEqual(*(re.findall(r"\d\.\d{3}", line)[:2] for line in (short[1], long[0])))
 
     def test_progress_stays_while_results_go_to_a_file(self):
-        shown = self.on_terminal("conform", "--backend", "cpu", "--quick", "--cases", "24", out=False)
+        shown = self.on_terminal("conform", "--backend", "cpu", "--quick", "--cases", "25", out=False)
         drawn = shown.split("\r\033[K")
         self.assertGreater(len(drawn), 2)
         self.assertEqual((drawn[0], drawn[-1]), ("", ""))  # erased at the end, and only then
