@@ -72,8 +72,9 @@ static int64_t class_of_keys(const stw_attn_params *p) {
     return stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
 }
 
-/* The own kernels are of several modes, by the one thing that each knows besides masks. `exact`: what stands behind it
- * where products may lose subnormal operands; in deterministic mode, where other work tiles wait, it leaves none. */
+/* The own kernels are of several modes, by the one thing that each knows besides causal masks and windows. `exact`:
+ * what stands behind it where products may lose subnormal operands; in deterministic mode, where other work tiles wait,
+ * it leaves none. */
 typedef struct cdna_mode {
     const char *name, *exact;
     uint32_t features, bytes; /* a bias of bytes */
@@ -166,10 +167,10 @@ static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *
     return uneven_tensor(p, rows, keys);
 }
 
-/* Work tiles of these kernels may be parts, as many as keep compute units busy. Nothing of it was measured: the costs
- * are bench/amd_model.py's of MI300X, beside steps of 32 rows. A tile's are what is not loop at head dim 128. A part's
- * are twice the model's, 27 bytes a cycle to memory and 64 back, since 256 MB of sums leave the Infinity Cache. The
- * share is H200's. What masks hide is listed by whole work tiles. */
+/* Work tiles of these kernels may be parts, as many as keep compute units busy. Nothing of it was measured. The costs
+ * are estimates in steps of 32 rows: a tile's from the table of the issue model in docs/performance/amd.md, a part's
+ * twice what 27 bytes a cycle to memory and 64 back give, since 256 MB of sums leave the Infinity Cache, the share
+ * H200's. What masks hide is listed by whole work tiles. */
 static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p, uint32_t bn) {
     if (stw_attn_masks(p)) return (stw_attn_split){1, 1};
     const stw_attn_costs bits_16 = {.tile = 3.0, .part = 5.0, .share = 0.0027},

@@ -4,11 +4,12 @@
  * a GPU then reads or keeps an old value, which the emulator's results never show. An instruction is one wait state,
  * s_nop N is N + 1. A wave's path is followed as it runs, through branches.
  *
- * The rules are facts of AMD's CDNA2 (gfx90a) and CDNA3 (gfx942) ISA documents, section 4.5 "Manually inserted wait
- * states" (below "4.5") and the section "Dependency resolution: required independent instructions" of the matrix
- * instructions ("matrix"), and of what LLVM's GCNHazardRecognizer inserts ("LLVM"). LLVM keeps loads that fill SrcD or
- * SrcC away, too, which no document asks for. Not here, since the emulator refuses the instructions: dot products, f64
- * matrix products, VSKIP, RFE. Nor is VCC under the number of its scalar register, which disassembly does not show. */
+ * The rules are facts of AMD's CDNA3 ISA document, section 4.5 "Manually inserted wait states" (below "4.5") and the
+ * section "Dependency resolution: required independent instructions" of the matrix instructions ("matrix"), read in
+ * transcriptions, and of what LLVM's GCNHazardRecognizer inserts ("LLVM"). Numbers of gfx90a are LLVM's: the CDNA2
+ * document was not at hand. LLVM keeps loads that fill SrcD or SrcC away, too, which no document asks for. Not here,
+ * since the emulator refuses the instructions: dot products, f64 matrix products, VSKIP, RFE. Nor is VCC under the
+ * number of its scalar register, which disassembly does not show. */
 #include "hazards.h"
 #include "waits.h"
 

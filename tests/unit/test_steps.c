@@ -432,7 +432,6 @@ static void tiles_say_what_costs_more(void **state) {
     assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "too many queries for 32-bit offsets");
 }
 
-/* What explain gives as the fact that keeps a faster loop out, where the tile has none of its own. */
 /* Masks in memory: shared kernels with all features or, on a tile that has them, for masks alone, which CDNA's own loop
  * has but for deterministic mode; behind the kernel that finds what is hidden. */
 static void masks_are_found_before(void **state) {
