@@ -81,14 +81,20 @@ def compute(problem, machine):
 def ring_over(problem, machine, shards, rows, kv_heads, gb_s):
     """(seconds, bytes a rank sends) of a ring of `shards` shards of `rows` rows each, the kernels' time included."""
     inputs, sums = problem.kv_bytes(rows, kv_heads)
-    alone, memory = shards == 1, machine.memory * 1e9
-    step = compute(problem, machine) / shards + (0 if alone else 2 * sums / memory)
-    once = 0 if alone else (2 * inputs + 2.5 * sums) / memory  # the half that is added at home is read twice
-    move = (inputs + sums) / (gb_s * 1e9) + machine.latency
-    late = step * (0.25 if problem.causal else 0.5)  # the second half of the own block: the last sums move under it
-    home = max(0, sums / 2 / (gb_s * 1e9) + machine.latency - late) if shards > 1 else 0
-    sent = (shards - 1) * inputs + (shards - 0.5) * sums if shards > 1 else 0  # the owner adds to one half at home
-    return once + step + (shards - 1) * max(step, move) + home, sent
+    memory, step = machine.memory * 1e9, compute(problem, machine) / shards
+    if shards == 1:
+        return step, 0
+    late = 0.25 if problem.causal else 0.5  # of a step: the second chunk of the own block's keys, under the last sums
+
+    def tick(work, moved):
+        return max(work, moved / (gb_s * 1e9) + machine.latency if moved else 0)
+
+    # K and V are copied; own sums are written and read, and with them the two sets that come home; the result is of 16 bits
+    seconds = (2 * inputs + (2.5 + min(2, shards - 1)) * sums) / memory
+    seconds += tick((1 - late) * step, inputs) + tick(late * step, sums)
+    for n in range(1, shards):  # the first step of a set writes, the others read as well
+        seconds += tick(step + (1 if n < 3 else 2) * sums / memory, (inputs if n < shards - 1 else 0) + (sums if n > 1 else 0))
+    return seconds, (shards - 1) * (inputs + sums)
 
 
 def ring(problem, machine):

@@ -69,12 +69,6 @@ typedef struct stw_cp_chunk {
 
 /* Chunk `at` (0 or 1) of shard n of `shards` of a sequence of `rows` rows. */
 stw_cp_chunk stw_cp_chunk_of(stw_cp_order order, int64_t rows, int64_t n, int64_t shards, int at);
-/* Run `run` (0 or 1) of half `half` (0 or 1) of a block of keys; may be empty. In contiguous order a half is a chunk.
- * In zigzag order it is half of either chunk, so that under a causal mask all ranks have the same work in each tick: a
- * rank that is ahead has its receiving kernel wait on multiprocessors that others could use. *row_out (optional): its
- * first row among those that the shard holds of the sequence. */
-stw_cp_chunk stw_cp_half_of(stw_cp_order order, int64_t rows, int64_t n, int64_t shards, int half, int run,
-                            int64_t *row_out);
 static inline int64_t stw_cp_rows_of(stw_cp_order order, int64_t rows, int64_t n, int64_t shards) {
     return stw_cp_chunk_of(order, rows, n, shards, 0).count + stw_cp_chunk_of(order, rows, n, shards, 1).count;
 }
@@ -107,33 +101,38 @@ typedef struct stw_cp_engine {
     stw_plan *plan;
 } stw_cp_engine;
 
-/* A chunk of q against a chunk of keys. Rows count in the sequence's rows of this shard's q, of the block's keys, and
- * of the sums of its part. */
+/* A chunk of q against a chunk of keys. Rows count in the sequence's rows of this shard's q and in the block's keys. */
 typedef struct stw_cp_part {
     int32_t engine, seq;
     int32_t alone; /* has_alone: the engine that takes no part in sums of dQ */
     int64_t q_row, q_rows, k_rows;
-    int64_t k_row, sum_row; /* from the start of the block and of its sums */
-    int64_t q_at, k_at;     /* positions of the first row and key, without the offsets */
+    int64_t k_row;      /* from the start of the block, and of its sums */
+    int64_t q_at, k_at; /* positions of the first row and key, without the offsets */
 } stw_cp_part;
 
-/* A message of a tick. */
+typedef struct stw_cp_piece {
+    size_t at, bytes;
+} stw_cp_piece;
+
+/* A message of a tick, or two of different pieces. */
 typedef struct stw_cp_move {
     int32_t peer;
-    uint8_t sends, sums; /* sums: dK and dV, else K and V               */
-    int32_t slot;        /* STW_CP_OWN: this rank's own block or its sums */
-    uint8_t half;        /* of the sums                                 */
+    uint8_t sends, sums; /* sums: dK and dV, else K and V  */
+    int32_t slot;        /* STW_CP_OWN: this rank's own block */
     size_t bytes;
+    stw_cp_piece piece[2]; /* of the slot; the second may be empty */
 } stw_cp_move;
-/* STW_CP_LATE: what the owner adds to the second half of his sums when these have come home. */
-enum { STW_CP_OWN = -1, STW_CP_LATE = -2 };
+/* This rank's own block, and the sums of its own parts, which stay here. */
+enum { STW_CP_OWN = -1 };
+/* Sums of a block in the two sets in which the other ranks make them. */
+enum { STW_CP_SETS = 2 };
 
 typedef struct stw_cp_tick {
-    int32_t step, half;
-    int32_t slot, sum_slot; /* of the parts                           */
+    int32_t step, is_last;  /* is_last: the second tick of the own block   */
+    int32_t slot, sum_slot; /* of the parts                                */
     int32_t starts_sums;    /* the sums are set to zero before: no part writes all of them */
-    int64_t block_rows;     /* keys of the block: where V begins      */
-    int64_t sum_rows;       /* keys of the sums: where dV begins      */
+    int64_t block_rows;     /* keys of the block and of the sums: where V and dV begin */
+    stw_cp_chunk sums;      /* rows of the sums that are in use                        */
     int64_t part, parts, move, moves;
 } stw_cp_tick;
 
@@ -152,11 +151,11 @@ typedef struct stw_cp_dq_sums {
 
 /* Places in the workspace. */
 typedef struct stw_cp_places {
-    size_t delta, dsink, dsinks, scratch;                          /* backward                       */
-    size_t q, k, v, dout, lse, shard_delta;                        /* split > 1: of the shard        */
-    size_t sent, received;                                         /* split > 1: messages            */
-    size_t own, slots, own_sums, late_sums, sum_slots, other_sums; /* stage 3             */
-    size_t dq, dq_sums, dk, dv, dbias, dbiases;                    /* its results: of the shard      */
+    size_t delta, dsink, dsinks, scratch;               /* backward                       */
+    size_t q, k, v, dout, lse, shard_delta;             /* split > 1: of the shard        */
+    size_t sent, received;                              /* split > 1: messages            */
+    size_t own, slots, own_sums, sum_slots, other_sums; /* stage 3                        */
+    size_t dq, dq_sums, dk, dv, dbias, dbiases;         /* its results: of the shard      */
     size_t wide_q, wide_kv, wide_bias, wide_slopes, out_part, lse_part, out_sum, lse_sum,
         out; /* forward                 */
     size_t total;
@@ -174,15 +173,15 @@ struct stw_cp_plan {
     stw_cp_schedule schedule;
     const char *rule;                   /* the words of the rule that chose, or NULL: by name   */
     int32_t split, shards, lane, shard; /* this rank is `lane` of its shard   */
-    int halves;                         /* of a block's sums that travel apart: 1 or 2          */
+    int cuts_own;                       /* the own block's second chunk of keys has a tick behind all others */
     stw_dtype number;                   /* f32, or f64                                          */
     stw_dtype partial;                  /* of the forward's parts: wider than O */
     stw_cp_seq *seqs;
     int64_t seq_count;
-    int64_t rows[2];            /* of this rank's tensors                          */
-    int64_t shard_rows[2];      /* of its shard                                    */
-    int64_t heads_q, heads_kv;  /* that it computes                            */
-    int64_t block_max, sum_max; /* keys of the longest block, of sums (a half) */
+    int64_t rows[2];           /* of this rank's tensors                          */
+    int64_t shard_rows[2];     /* of its shard                                    */
+    int64_t heads_q, heads_kv; /* that it computes                            */
+    int64_t block_max;         /* keys of the longest block                       */
     int64_t dbias_extent[4], dbias_count;
     stw_cp_engine *engines;
     int32_t *engine_table; /* engine + 1 by hash of its descriptor, 0 where there is none */
@@ -199,10 +198,11 @@ struct stw_cp_plan {
     int32_t slot_count, sum_count;
     size_t engine_workspace;
     stw_cp_places at;
-    int sums_missing[2];           /* a half of this shard's sums to which nobody adds: zeros         */
-    int sums_late;                 /* STW_CP_LATE is used                                              */
-    int all_see_all, equal_blocks; /* all-gather: by the transport's own functions where both hold */
-    int equal_messages;            /* Ulysses: each rank has as many rows, so messages are of one size */
+    int starts_own;                      /* sums of the own block start as zeros: no part writes all of them */
+    int32_t home[STW_CP_SETS];           /* the slot to which a set of this shard's sums comes home, or -1   */
+    stw_cp_chunk home_rows[STW_CP_SETS]; /* the rows of the block that it has                         */
+    int all_see_all, equal_blocks;       /* all-gather: by the transport's own functions where both hold */
+    int equal_messages;                  /* Ulysses: each rank has as many rows, so messages are of one size */
     int64_t steps_run, steps_skipped;
     double imbalance;    /* largest work of a rank over the mean, less 1 */
     uint64_t sent_bytes; /* by this rank, a call                        */
@@ -218,9 +218,9 @@ stw_status stw_cp_schedule_make(stw_cp_plan *plan);
 stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, uint32_t features, int32_t *engine_out);
 /* Rows of a tensor of our own, [rows][heads][dim]. */
 stw_attn_strides stw_cp_own_rows(int64_t batch_rows, int64_t heads, int64_t dim);
-/* Of a part. `block`, `sums`: rows between two batches in the block and in its sums. */
+/* Of a part. `block`: rows between two batches in the block and in its sums. */
 stw_attn_desc stw_cp_backward_desc(const stw_cp_plan *plan, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
-                                   int64_t block, int64_t sums);
+                                   int64_t block);
 
 /* ---- sums of dQ that parts share (cp_dq.c) ---- */
 
@@ -251,9 +251,8 @@ static inline size_t stw_cp_wide_size(const stw_cp_plan *p) {
 static inline int stw_cp_has_wide_bias(const stw_cp_plan *p) {
     return p->attn.bias_dtype && p->attn.bias_dtype != STW_U8 && p->attn.bias_dtype != p->partial;
 }
-/* Keys of block b, and of half `half` of it (all of it where sums are not cut). */
+/* Keys of block b. */
 int64_t stw_cp_block_rows(const stw_cp_plan *plan, int64_t b);
-int64_t stw_cp_half_rows(const stw_cp_plan *plan, int64_t b, int half);
 /* Where messages of one exchange begin, and what the transport's own functions move: whole lines. */
 static inline size_t stw_cp_message_size(size_t bytes) { return (bytes + 15) / 16 * 16; }
 static inline size_t stw_cp_slot_size(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -279,6 +278,7 @@ typedef struct stw_cp_tensor {
     int kv, packed;                /* packed: the caller's rows are numbered through the pack */
     int64_t batch, head, seq, dim; /* elements; those of our own: head and seq                */
     int64_t heads, width;
+    int64_t more[STW_CP_SETS]; /* bytes from it to tensors of its layout that readers add to it; 0: none */
 } stw_cp_tensor;
 
 typedef struct stw_cp_run {
@@ -338,8 +338,9 @@ stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_part_fn part);
 /* All-gather: the sums of this shard's block over all ranks. */
 stw_status stw_cp_scatter_sums(stw_cp_run *run);
 char *stw_cp_slot(const stw_cp_run *run, int32_t slot);
-char *stw_cp_sum_slot(const stw_cp_run *run, int32_t slot, int half);
-stw_status stw_cp_zero_sums(const stw_cp_run *run, int32_t slot, int half, int64_t keys);
+char *stw_cp_sum_slot(const stw_cp_run *run, int32_t slot);
+/* `rows` of the sums of a block of `block` keys. */
+stw_status stw_cp_zero_sums(const stw_cp_run *run, int32_t slot, int64_t block, stw_cp_chunk rows);
 /* Sums `count` numbers at `data` over all ranks, in their order; `all` holds [size][count]. */
 stw_status stw_cp_sum_over_ranks(stw_cp_run *run, char *data, char *all, int64_t count);
 

@@ -67,7 +67,7 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
     int64_t element = (int64_t)stw_dtype_size(d->dtype), number = (int64_t)stw_dtype_size(p->number);
     int64_t wide_k = p->heads_kv * d->head_dim_qk, wide_v = p->heads_kv * d->head_dim_v;
     const char *block = stw_cp_slot(run, tick->slot);
-    char *sums = stw_cp_sum_slot(run, tick->sum_slot, tick->half);
+    char *sums = stw_cp_sum_slot(run, tick->sum_slot);
     const stw_cp_tensor dq =
         stw_cp_ours(bytes_at(run, p->at.dq), STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, p->number);
     stw_attn_args a = STW_INIT(stw_attn_args);
@@ -78,8 +78,8 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
     a.k = block + part->k_row * wide_k * element;
     a.v = block + (tick->block_rows * wide_k + part->k_row * wide_v) * element;
     a.dq = run->shares_dq ? (void *)stw_cp_dq_at(run, part) : stw_cp_at(&dq, seq, 0, part->q_row);
-    a.dk = sums + part->sum_row * wide_k * number;
-    a.dv = sums + (tick->sum_rows * wide_k + part->sum_row * wide_v) * number;
+    a.dk = sums + part->k_row * wide_k * number;
+    a.dv = sums + (tick->block_rows * wide_k + part->k_row * wide_v) * number;
     if (d->flags & STW_ATTN_ALIBI)
         a.alibi_slopes =
             callers_number(p, run->args.alibi_slopes, seq->index * d->alibi_stride_batch + p->lane * p->heads_q);
@@ -97,47 +97,39 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
     return stw_attn_bwd(p->engines[engine].plan, &a, run->engine_workspace, p->engine_workspace, run->wire.stream);
 }
 
-/* This shard's sums, rows of its keys, into tensors of dK and dV; null: not wanted. */
-static stw_status write_sums(const stw_cp_run *run, const stw_cp_tensor *const to[2], const int adds[2]) {
+/* Rows of this shard's sums and of the sets that have come home with these rows: one pass over all of them. The set of
+ * odd steps is added first. `all`: the rows are those of all sequences, else of the only one. */
+static stw_status write_rows(const stw_cp_run *run, const stw_cp_tensor *to, stw_cp_tensor sums, stw_cp_chunk rows,
+                             int all, int adds) {
     const stw_cp_plan *p = run->plan;
-    const int64_t width[2] = {p->attn.head_dim_qk, p->attn.head_dim_v};
-    stw_status status = STW_OK;
-    for (int half = 0; half < p->halves; ++half) {
-        char *from = stw_cp_sum_slot(run, STW_CP_OWN, half);
-        for (int i = 0; i < 2 && !status; ++i) {
-            const stw_cp_tensor sums = stw_cp_ours(from, STW_CP_SHARDS, 1, p->heads_kv, width[i], p->number);
-            const int64_t row_bytes = sums.seq * (int64_t)stw_dtype_size(p->number);
-            if (p->halves == 1) { /* as they are: all of K's, then all of V's */
-                if (to[i]) status = stw_cp_copy(run, to[i], &sums, adds[i]);
-                from += p->shard_rows[1] * row_bytes;
-                continue;
-            }
-            for (int64_t s = 0; s < p->seq_count && !status; ++s) {
-                const stw_cp_seq *seq = &p->seqs[s];
-                int64_t row[2], count[2], done = 0;
-                for (int r = 0; r < 2; ++r)
-                    count[r] = stw_cp_half_of(p->desc.order, seq->rows[1], p->shard, p->shards, half, r, &row[r]).count;
-                const int64_t batch = (count[0] + count[1]) * sums.seq;
-                for (int r = 0; r < 2 && to[i] && !status; done += count[r++]) {
-                    const stw_cp_lines source = {&sums, from + done * row_bytes, 0, batch},
-                                       target = {to[i], stw_cp_at(to[i], seq, 0, row[r]), 0,
-                                                 stw_cp_batch_stride(to[i], seq)};
-                    status = stw_cp_copy_heads(run, &target, &source, seq->batch, count[r], to[i]->heads, adds[i]);
-                }
-                from += seq->batch * (count[0] + count[1]) * row_bytes;
-            }
-        }
+    for (int set = 0; set < STW_CP_SETS; ++set) {
+        const stw_cp_chunk has = p->home_rows[set];
+        const int has_rows = has.first <= rows.first && has.first + has.count >= rows.first + rows.count;
+        if (p->home[set] >= 0 && has_rows)
+            sums.more[set] = stw_cp_sum_slot(run, p->home[set]) - stw_cp_sum_slot(run, STW_CP_OWN);
     }
-    return status;
+    if (all) return stw_cp_copy(run, to, &sums, adds);
+    return stw_cp_copy_rows(run, to, &sums, &p->seqs[0], rows.first, rows.count, adds);
 }
 
-/* What the owner made of the second half while the others' sums of it came home. */
-static stw_status add_late_sums(const stw_cp_run *run) {
+/* This shard's sums into tensors of dK and dV; null: not wanted. */
+static stw_status write_sums(const stw_cp_run *run, const stw_cp_tensor *const to[2], const int adds[2]) {
     const stw_cp_plan *p = run->plan;
-    if (!p->sums_late) return STW_OK;
-    size_t bytes = stw_cp_sum_bytes(p, stw_cp_half_rows(p, p->shard, 1));
-    return stw_cp_add(run, stw_cp_sum_slot(run, STW_CP_OWN, 1), stw_cp_sum_slot(run, STW_CP_LATE, 1),
-                      (int64_t)(bytes / stw_dtype_size(p->number)), (uint32_t)p->number);
+    const int64_t width[2] = {p->attn.head_dim_qk, p->attn.head_dim_v}, keys = p->shard_rows[1];
+    char *from = stw_cp_sum_slot(run, STW_CP_OWN);
+    stw_status status = STW_OK;
+    int64_t cut = 0; /* where a set begins or ends: at the second chunk of the only sequence */
+    for (int set = 0; set < STW_CP_SETS; ++set)
+        if (p->home[set] >= 0 && p->home_rows[set].count != keys)
+            cut = p->home_rows[set].first ? p->home_rows[set].first : p->home_rows[set].count;
+    for (int i = 0; i < 2 && !status; ++i) { /* all of K's, then all of V's */
+        const stw_cp_tensor sums = stw_cp_ours(from, STW_CP_SHARDS, 1, p->heads_kv, width[i], p->number);
+        from += keys * sums.seq * (int64_t)stw_dtype_size(p->number);
+        if (!to[i]) continue;
+        status = write_rows(run, to[i], sums, (stw_cp_chunk){0, cut ? cut : keys}, !cut, adds[i]);
+        if (cut && !status) status = write_rows(run, to[i], sums, (stw_cp_chunk){cut, keys - cut}, 0, adds[i]);
+    }
+    return status;
 }
 
 /* ---- stage 4 ---- */
@@ -165,8 +157,7 @@ static stw_status write_gradients(stw_cp_run *run) {
     const stw_cp_tensor *const keys[2] = {wanted[1] ? exchanges ? &dk : &run->dk : NULL,
                                           wanted[2] ? exchanges ? &dv : &run->dv : NULL};
     const int add_keys[2] = {!exchanges && add_all[1], !exchanges && add_all[2]};
-    stw_status status = add_late_sums(run);
-    if (!status) status = write_sums(run, keys, add_keys);
+    stw_status status = write_sums(run, keys, add_keys);
     if (run->shares_dq && !status) status = stw_cp_dq_finish(run, exchanges ? &dq : &run->dq);
     if (status) return status;
     if (exchanges) return stw_cp_exchange(run, 0, from, to, adds, count);
@@ -218,8 +209,8 @@ stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, v
                             number, 0);
     if (d->outputs & STW_OUT_DBIAS && !status)
         status = stw_cp_set(&run, bytes_at(&run, plan->at.dbias), plan->dbias_count, number, 0);
-    for (int half = 0; half < plan->halves && !status; ++half)
-        if (plan->sums_missing[half]) status = stw_cp_zero_sums(&run, STW_CP_OWN, half, plan->sum_max);
+    if (!status && plan->starts_own)
+        status = stw_cp_zero_sums(&run, STW_CP_OWN, plan->shard_rows[1], (stw_cp_chunk){0, plan->shard_rows[1]});
     if (!status) status = run_rows(&run);
     if (!status) status = exchange_in(&run);
     if (!status) status = stw_cp_blocks(&run);

@@ -10,7 +10,7 @@
 
 /* What all parts have in common, of all rows and keys of this shard: its last kernel makes dQ. */
 static stw_attn_desc finish_desc(const stw_cp_plan *p, const stw_cp_seq *seq) {
-    stw_attn_desc d = stw_cp_backward_desc(p, seq, seq->own[0], seq->own[1], seq->own[1], seq->own[1]);
+    stw_attn_desc d = stw_cp_backward_desc(p, seq, seq->own[0], seq->own[1], seq->own[1]);
     d.bias_dtype = d.dbias_dtype = STW_DTYPE_NONE;
     d.bias = d.dbias = (stw_bias_strides){0};
     d.flags &= ~(STW_ATTN_ALIBI | STW_ATTN_ALIBI_COLUMN);
@@ -138,7 +138,7 @@ stw_status stw_cp_dq_finish(const stw_cp_run *run, const stw_cp_tensor *dq) {
         a.lse = (float *)(void *)stw_cp_at(&run->shard_lse, seq, 0, 0);
         a.delta = (float *)(void *)stw_cp_at(&run->shard_delta, seq, 0, 0);
         a.k = a.v = stw_cp_slot(run, STW_CP_OWN);
-        a.dk = stw_cp_sum_slot(run, STW_CP_OWN, 0);
+        a.dk = stw_cp_sum_slot(run, STW_CP_OWN);
         a.dv = (float *)a.dk + seq->own[1] * p->heads_kv * p->attn.head_dim_qk;
         a.dq = stw_cp_at(dq, seq, 0, 0);
         status = stw_attn_bwd(plan, &a, sums_of(run, s), stw_plan_bytes(plan), run->wire.stream);

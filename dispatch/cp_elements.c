@@ -81,6 +81,8 @@ stw_status stw_cp_copy_heads(const stw_cp_run *run, const stw_cp_lines *to, cons
         const int64_t strides[4] = {from->batch, from->t->seq, from->t->head, from->t->dim};
         cast.from = at_head(from);
         cast.from_dtype = (uint32_t)from->t->dtype;
+        for (int i = 0, n = 0; i < STW_CP_SETS; ++i)
+            if (from->t->more[i]) cast.more[n++] = (const char *)cast.from + from->t->more[i];
         for (int i = 0; i < 4; ++i) cast.from_stride[i] = strides[i];
     }
     return stw_cp_cast_all(run, &cast);

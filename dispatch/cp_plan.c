@@ -295,7 +295,7 @@ static stw_status choose(stw_cp_plan *p) {
     p->shard = p->cp->rank / p->split;
     p->heads_q = p->attn.heads_q / p->split;
     p->heads_kv = p->attn.heads_kv / p->split;
-    p->halves = p->kind == STW_PLAN_ATTN_BWD && p->shards > 1 && p->schedule != STW_CP_ALL_GATHER ? 2 : 1;
+    p->cuts_own = p->kind == STW_PLAN_ATTN_BWD && p->shards > 1 && p->schedule != STW_CP_ALL_GATHER;
     return STW_OK;
 }
 
@@ -376,12 +376,9 @@ static void make_places(stw_cp_plan *p) {
     size_t *total = &at->total, number = stw_dtype_size(p->number), element = stw_dtype_size(d->dtype);
     int64_t size = p->cp->size, width = d->head_dim_qk + d->head_dim_v, held = p->rows[0], rows = p->shard_rows[0];
     int backward = p->kind == STW_PLAN_ATTN_BWD;
-    for (int64_t b = 0; b < p->shards; ++b) {
+    for (int64_t b = 0; b < p->shards; ++b)
         if (stw_cp_block_rows(p, b) > p->block_max) p->block_max = stw_cp_block_rows(p, b);
-        for (int half = 0; half < p->halves; ++half)
-            if (stw_cp_half_rows(p, b, half) > p->sum_max) p->sum_max = stw_cp_half_rows(p, b, half);
-    }
-    size_t block = stw_cp_block_bytes(p, p->block_max), sums = stw_cp_sum_bytes(p, p->sum_max);
+    size_t block = stw_cp_block_bytes(p, p->block_max), sums = stw_cp_sum_bytes(p, p->block_max);
     if (p->split > 1) {
         take(total, &at->q, rows * p->heads_q * d->head_dim_qk, element);
         take(total, &at->k, p->shard_rows[1] * p->heads_kv * d->head_dim_qk, element);
@@ -402,8 +399,7 @@ static void make_places(stw_cp_plan *p) {
         take(total, &at->dsink, d->heads_q, number);
         take(total, &at->dsinks, size * d->heads_q, number);
         take(total, &at->scratch, d->batch * d->heads_kv * width, 2 * number);
-        take(total, &at->own_sums, p->halves, stw_cp_slot_size(sums));
-        take(total, &at->late_sums, p->sums_late, stw_cp_slot_size(sums));
+        take(total, &at->own_sums, 1, stw_cp_slot_size(sums));
         take(total, &at->sum_slots, p->sum_count, stw_cp_slot_size(sums));
         take(total, &at->other_sums, p->schedule == STW_CP_ALL_GATHER ? p->sum_count : 0, stw_cp_slot_size(sums));
         int64_t dq = !p->dq_sums || p->has_alone || p->split > 1 ? rows * p->heads_q * d->head_dim_qk : 0,
@@ -583,8 +579,8 @@ static int gives_same_bits(const stw_cp_plan *p) {
 
 static void text_of(const stw_cp_plan *p, stw_text *text) {
     static const char *const overlaps[] = {
-        [STW_CP_RING] = "K and V of the next step under this step's kernels, dK and dV of one half of a block under "
-                        "those of the next half; the own block's second half comes last",
+        [STW_CP_RING] = "K and V of the next step and dK and dV of the step before under this step's kernels; the own "
+                        "block's second chunk of keys comes last",
         [STW_CP_ALL_GATHER] = "nothing: K and V are there before the first kernel, dK and dV leave after the last",
         [STW_CP_ULYSSES] = "nothing: heads are exchanged before the first kernel and after the last",
         [STW_CP_2D] = "as the ring between nodes; nothing of the exchange in the node",

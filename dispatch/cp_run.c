@@ -279,28 +279,10 @@ char *stw_cp_slot(const stw_cp_run *run, int32_t slot) {
     return run->workspace + p->at.slots + (size_t)slot * rounded(stw_cp_block_bytes(p, p->block_max));
 }
 
-char *stw_cp_sum_slot(const stw_cp_run *run, int32_t slot, int half) {
+char *stw_cp_sum_slot(const stw_cp_run *run, int32_t slot) {
     const stw_cp_plan *p = run->plan;
-    size_t size = rounded(stw_cp_sum_bytes(p, p->sum_max));
-    if (slot == STW_CP_OWN) return run->workspace + p->at.own_sums + (size_t)half * size;
-    if (slot == STW_CP_LATE) return run->workspace + p->at.late_sums;
-    return run->workspace + p->at.sum_slots + (size_t)slot * size;
-}
-
-/* Of one sequence: a half after the other, as their parts read them. */
-static stw_status pack_halves(const stw_cp_run *run, const stw_cp_tensor *to, const stw_cp_tensor *from,
-                              const stw_cp_seq *seq) {
-    const stw_cp_plan *p = run->plan;
-    stw_status status = STW_OK;
-    int64_t row = 0, place;
-    for (int i = 0; i < 4 && !status; ++i) {
-        int64_t count = stw_cp_half_of(p->desc.order, seq->rows[1], p->shard, p->shards, i / 2, i % 2, &place).count;
-        const stw_cp_lines target = {to, stw_cp_at(to, seq, 0, row), 0, stw_cp_batch_stride(to, seq)},
-                           source = {from, stw_cp_at(from, seq, 0, place), 0, stw_cp_batch_stride(from, seq)};
-        status = stw_cp_copy_heads(run, &target, &source, seq->batch, count, to->heads, 0);
-        row += count;
-    }
-    return status;
+    if (slot == STW_CP_OWN) return run->workspace + p->at.own_sums;
+    return run->workspace + p->at.sum_slots + (size_t)slot * rounded(stw_cp_sum_bytes(p, p->block_max));
 }
 
 static stw_status pack_block(const stw_cp_run *run, char *block) {
@@ -309,9 +291,7 @@ static stw_status pack_block(const stw_cp_run *run, char *block) {
     stw_status status = STW_OK;
     for (int i = 0; i < 2 && !status; ++i) {
         stw_cp_tensor to = stw_cp_ours(block, STW_CP_SHARDS, 1, p->heads_kv, from[i]->width, p->attn.dtype);
-        if (p->halves == 1 || p->desc.order != STW_CP_ZIGZAG) status = stw_cp_copy(run, &to, from[i], 0);
-        else
-            for (int64_t s = 0; s < p->seq_count && !status; ++s) status = pack_halves(run, &to, from[i], &p->seqs[s]);
+        status = stw_cp_copy(run, &to, from[i], 0);
         block += p->shard_rows[1] * to.seq * (int64_t)stw_dtype_size(to.dtype);
     }
     return status;
@@ -351,10 +331,13 @@ static stw_status start_moves(stw_cp_run *run, const stw_cp_tick *tick) {
     const stw_cp_move *moves = run->plan->moves + tick->move;
     stw_status status = stw_cp_begin(&run->wire);
     for (int64_t i = 0; i < tick->moves && !status; ++i) {
-        char *data =
-            moves[i].sums ? stw_cp_sum_slot(run, moves[i].slot, moves[i].half) : stw_cp_slot(run, moves[i].slot);
-        status = moves[i].sends ? stw_cp_send(&run->wire, data, moves[i].bytes, moves[i].peer)
-                                : stw_cp_recv(&run->wire, data, moves[i].bytes, moves[i].peer);
+        char *data = moves[i].sums ? stw_cp_sum_slot(run, moves[i].slot) : stw_cp_slot(run, moves[i].slot);
+        for (int n = 0; n < 2 && !status; ++n) {
+            const stw_cp_piece *piece = &moves[i].piece[n];
+            if (n && !piece->bytes) continue;
+            status = moves[i].sends ? stw_cp_send(&run->wire, data + piece->at, piece->bytes, moves[i].peer)
+                                    : stw_cp_recv(&run->wire, data + piece->at, piece->bytes, moves[i].peer);
+        }
     }
     return status ? status : stw_cp_end(&run->wire);
 }
@@ -368,7 +351,7 @@ stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_part_fn part) {
         run->wire.step = tick->step + 1;
         if (tick->moves) status = start_moves(run, tick);
         if (p->kind == STW_PLAN_ATTN_BWD && tick->starts_sums && !status)
-            status = stw_cp_zero_sums(run, tick->sum_slot, tick->half, tick->sum_rows);
+            status = stw_cp_zero_sums(run, tick->sum_slot, tick->block_rows, tick->sums);
         for (int64_t i = 0; i < tick->parts && !status; ++i) status = part(run, tick, &p->parts[tick->part + i]);
         if (tick->moves) { /* also behind a failure: the transport holds our memory */
             stw_status waited = p->cp->broken[0] ? STW_OK : stw_cp_wait(&run->wire);
@@ -381,10 +364,19 @@ stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_part_fn part) {
 
 /* ---- sums over ranks ---- */
 
-stw_status stw_cp_zero_sums(const stw_cp_run *run, int32_t slot, int half, int64_t keys) {
+stw_status stw_cp_zero_sums(const stw_cp_run *run, int32_t slot, int64_t block, stw_cp_chunk rows) {
     const stw_cp_plan *p = run->plan;
-    return stw_cp_set(run, stw_cp_sum_slot(run, slot, half),
-                      (int64_t)(stw_cp_sum_bytes(p, keys) / stw_dtype_size(p->number)), (uint32_t)p->number, 0);
+    const int64_t width[2] = {p->heads_kv * p->attn.head_dim_qk, p->heads_kv * p->attn.head_dim_v};
+    const uint32_t number = (uint32_t)p->number;
+    char *sums = stw_cp_sum_slot(run, slot);
+    if (rows.count == block) return stw_cp_set(run, sums, block * (width[0] + width[1]), number, 0);
+    stw_status status = STW_OK;
+    for (int i = 0; i < 2 && !status; ++i) {
+        const int64_t element = (int64_t)stw_dtype_size(p->number);
+        status = stw_cp_set(run, sums + rows.first * width[i] * element, rows.count * width[i], number, 0);
+        sums += block * width[i] * element;
+    }
+    return status;
 }
 
 stw_status stw_cp_sum_over_ranks(stw_cp_run *run, char *data, char *all, int64_t count) {
@@ -400,30 +392,29 @@ stw_status stw_cp_sum_over_ranks(stw_cp_run *run, char *data, char *all, int64_t
 stw_status stw_cp_scatter_sums(stw_cp_run *run) {
     const stw_cp_plan *p = run->plan;
     const stw_cp_transport *wire = &p->cp->wire;
-    char *own = stw_cp_sum_slot(run, STW_CP_OWN, 0);
+    char *own = stw_cp_sum_slot(run, STW_CP_OWN);
     size_t bytes = stw_cp_sum_bytes(p, stw_cp_block_rows(p, p->shard)),
-           place = rounded(stw_cp_sum_bytes(p, p->sum_max));
+           place = rounded(stw_cp_sum_bytes(p, p->block_max));
     size_t number = stw_dtype_size(p->number);
     run->wire.what = "sums of dK and dV";
     if (p->all_see_all && p->equal_blocks && wire->reduce_scatter)
-        return stw_cp_reduce(&run->wire, stw_cp_sum_slot(run, 0, 0), own, place / number, p->number);
+        return stw_cp_reduce(&run->wire, stw_cp_sum_slot(run, 0), own, place / number, p->number);
     stw_status status = stw_cp_begin(&run->wire);
     for (int32_t n = 0; n < p->shards && !status; ++n) {
         if (n == p->shard) continue;
         if (stw_cp_needs(p, p->shard, n))
-            status =
-                stw_cp_send(&run->wire, stw_cp_sum_slot(run, n, 0), stw_cp_sum_bytes(p, stw_cp_block_rows(p, n)), n);
+            status = stw_cp_send(&run->wire, stw_cp_sum_slot(run, n), stw_cp_sum_bytes(p, stw_cp_block_rows(p, n)), n);
         if (!status && stw_cp_needs(p, n, p->shard))
             status = stw_cp_recv(&run->wire, run->workspace + p->at.other_sums + (size_t)n * place, bytes, n);
     }
     if (!status) status = stw_cp_end(&run->wire);
     if (!status) status = stw_cp_wait(&run->wire);
     if (status) return status;
-    status = stw_cp_zero_sums(run, STW_CP_OWN, 0, stw_cp_block_rows(p, p->shard));
+    status = stw_cp_zero_sums(run, STW_CP_OWN, p->shard_rows[1], (stw_cp_chunk){0, p->shard_rows[1]});
     for (int32_t n = 0; n < p->shards && !status; ++n) {
         if (!stw_cp_needs(p, n, p->shard)) continue;
         const char *from =
-            n == p->shard ? stw_cp_sum_slot(run, n, 0) : run->workspace + p->at.other_sums + (size_t)n * place;
+            n == p->shard ? stw_cp_sum_slot(run, n) : run->workspace + p->at.other_sums + (size_t)n * place;
         status = stw_cp_add(run, own, from, (int64_t)(bytes / number), (uint32_t)p->number);
     }
     return status;

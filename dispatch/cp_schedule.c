@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
  * The ticks of one rank. Block b of K and V goes from its owner along the shards b+1, b+2, ... that see something of
- * it; the shard at distance s works on it in step s. A step has as many ticks as a block's sums have halves: while one
- * half is worked on, the other half's sums are on their way to the shard that adds to them in the next step, and so
- * are K and V of that step. The last shard of a block sends the sums home.
+ * it; the shard at distance s works on it in step s, tick s. Sums of dK and dV of the block are made in two sets, one
+ * of the odd steps and one of the even ones, so that a set moves from step s to step s + 2 under the kernels of step
+ * s + 1, and a step adds to a set that is there. The last shard of each set sends it home.
  *
- * ticks of (step, half), in halves: (0, 0), (1, 1), (1, 0), (2, 1), (2, 0), ..., (0, 1)
- *   K and V       leave the shard of a step in its first tick, to be there before the next shard's step
- *   sums of tick t  leave it in tick t + 1, when its parts have run
- * The second half of the own block comes last, and the last sums move home under it. So the owner adds nothing to that
- * half before it travels: what he makes of it lies apart (STW_CP_LATE) until the sums are home.
+ *   K and V       leave the shard of a step in its tick, to be there before the next shard's step
+ *   a set         leaves it in the tick behind, when its parts have run
+ * What the owner makes of his own block stays with him. The second chunk of the own block's keys comes last, in tick
+ * `shards`, and the last set moves home under it. Under a causal mask in zigzag order all ranks have the same work in
+ * each tick: 3/2 chunks by chunks in the first, 2 in each step, 1/2 in the last.
  *
  * A rank looks at each block once: whether it is on the block's way, who is before it and who behind. The rows that see
  * a chunk of keys are one run, so these are a few divisions a sequence, and a plan is linear in ranks. */
@@ -28,19 +28,6 @@ int64_t stw_cp_block_rows(const stw_cp_plan *p, int64_t b) {
     return rows;
 }
 
-/* Keys of a half, of one batch. */
-static int64_t half_of_seq(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, int half) {
-    return stw_cp_half_of(p->desc.order, seq->rows[1], b, p->shards, half, 0, NULL).count +
-           stw_cp_half_of(p->desc.order, seq->rows[1], b, p->shards, half, 1, NULL).count;
-}
-
-int64_t stw_cp_half_rows(const stw_cp_plan *p, int64_t b, int half) {
-    int64_t rows = 0;
-    if (p->halves == 1) return stw_cp_block_rows(p, b);
-    for (int64_t s = 0; s < p->seq_count; ++s) rows += p->seqs[s].batch * half_of_seq(p, &p->seqs[s], b, half);
-    return rows;
-}
-
 int stw_cp_needs(const stw_cp_plan *p, int64_t n, int64_t b) {
     for (int64_t s = 0; s < p->seq_count; ++s)
         for (int at = 0; at < 4; ++at) {
@@ -54,29 +41,12 @@ int stw_cp_needs(const stw_cp_plan *p, int64_t n, int64_t b) {
 
 /* ---- the order of ticks ---- */
 
-static int64_t tick_of(const stw_cp_plan *p, int64_t step, int half) {
-    if (p->halves == 1) return step;
-    if (!step) return half ? 2 * p->shards - 1 : 0;
-    return 2 * step - half;
-}
+/* The step of a tick; `shards` behind the last one. */
+static int64_t step_at(const stw_cp_plan *p, int64_t tick) { return tick == p->shards && p->cuts_own ? 0 : tick; }
 
-static int64_t first_tick(const stw_cp_plan *p, int64_t step) { return tick_of(p, step, step && p->halves == 2); }
+/* ---- who is on a block's way: `chunks` of its keys, bit 0 and bit 1 ---- */
 
-/* The step and the half of a tick; step `shards` behind the last one. */
-static void at_tick(const stw_cp_plan *p, int64_t t, int32_t *step_out, int32_t *half_out) {
-    int64_t last = p->shards * p->halves - 1, step = t;
-    int half = 0;
-    if (p->halves == 2) {
-        half = t == last || (t < last && t % 2);
-        step = t == last ? 0 : (t + 1) / 2;
-    }
-    *step_out = (int32_t)smaller(t > last ? p->shards : step, p->shards);
-    *half_out = half;
-}
-
-/* ---- who is on a block's way: `halves` of the block, bit 0 and bit 1 ---- */
-
-enum { BOTH_HALVES = 3 };
+enum { BOTH_CHUNKS = 3 };
 
 /* The chunk of 0..chunks-1 that holds a row: c*rows/chunks <= row < (c+1)*rows/chunks, rounded down. */
 static int64_t chunk_of_row(int64_t rows, int64_t chunks, int64_t row) {
@@ -95,12 +65,10 @@ static int64_t chunk_to(int64_t rows, int64_t chunks, int64_t c) {
     return end > 0 ? chunk_of_row(rows, chunks, end - 1) : -1;
 }
 
-/* The run of chunks of q whose first and last hold the first and last row that sees a key of block b: of run `keys & 1`
- * of half `keys >> 1`. */
-enum { KEY_RUNS = 4 };
+/* The run of chunks of q whose first and last hold the first and last row that sees a key of chunk `keys` of block b. */
+enum { KEY_RUNS = 2 };
 static int seen_by(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, int keys, int64_t run_out[2]) {
-    stw_cp_chunk k =
-        stw_cp_used(seq, 1, stw_cp_half_of(p->desc.order, seq->rows[1], b, p->shards, keys >> 1, keys & 1, NULL));
+    stw_cp_chunk k = stw_cp_used(seq, 1, stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, keys));
     if (!seq->batch || !k.count || seq->low > seq->high) return 0;
     int64_t first = k.first - seq->high, last = k.first + k.count - 1 - seq->low;
     if (first < 0) first = 0;
@@ -140,47 +108,46 @@ static int64_t shard_to(const stw_cp_plan *p, int64_t rows, const int64_t run[2]
 }
 
 /* The first shard from n on that needs a block, or the last up to n. */
-static int64_t user_from(const stw_cp_plan *p, int64_t b, int halves, int64_t n) {
+static int64_t user_from(const stw_cp_plan *p, int64_t b, int chunks, int64_t n) {
     int64_t found = p->shards, run[2];
     for (int64_t s = 0; s < p->seq_count; ++s)
         for (int keys = 0; keys < KEY_RUNS; ++keys)
-            if (halves >> (keys >> 1) & 1 && seen_by(p, &p->seqs[s], b, keys, run))
+            if (chunks >> keys & 1 && seen_by(p, &p->seqs[s], b, keys, run))
                 found = smaller(found, shard_from(p, p->seqs[s].rows[0], run, n));
     return found;
 }
 
-static int64_t user_to(const stw_cp_plan *p, int64_t b, int halves, int64_t n) {
+static int64_t user_to(const stw_cp_plan *p, int64_t b, int chunks, int64_t n) {
     int64_t found = -1, run[2];
     for (int64_t s = 0; s < p->seq_count; ++s)
         for (int keys = 0; keys < KEY_RUNS; ++keys)
-            if (halves >> (keys >> 1) & 1 && seen_by(p, &p->seqs[s], b, keys, run))
-                found = larger(found, shard_to(p, p->seqs[s].rows[0], run, n));
+            if (seen_by(p, &p->seqs[s], b, keys, run)) found = larger(found, shard_to(p, p->seqs[s].rows[0], run, n));
     return found;
 }
 
 /* The first step from `step` on in which a shard needs block b; `shards` where there is none. Steps go around. */
-static int64_t step_from(const stw_cp_plan *p, int64_t b, int halves, int64_t step) {
+static int64_t step_from(const stw_cp_plan *p, int64_t b, int chunks, int64_t step) {
     int64_t n = b + step, found = p->shards;
     if (step >= p->shards) return p->shards;
     if (n < p->shards) {
-        found = user_from(p, b, halves, n);
+        found = user_from(p, b, chunks, n);
         if (found < p->shards) return found - b;
         n = p->shards;
     }
-    found = user_from(p, b, halves, n - p->shards);
+    found = user_from(p, b, chunks, n - p->shards);
     return found < b ? found + p->shards - b : p->shards;
 }
 
 /* The last up to `step`; -1 where there is none. */
-static int64_t step_to(const stw_cp_plan *p, int64_t b, int halves, int64_t step) {
+static int64_t step_to(const stw_cp_plan *p, int64_t b, int chunks, int64_t step) {
     int64_t n = b + step, found;
     if (step < 0) return -1;
     if (n >= p->shards) {
-        found = user_to(p, b, halves, n - p->shards);
+        found = user_to(p, b, chunks, n - p->shards);
         if (found >= 0) return found + p->shards - b;
         n = p->shards - 1;
     }
-    found = user_to(p, b, halves, n);
+    found = user_to(p, b, chunks, n);
     return found >= b ? found - b : -1;
 }
 
@@ -218,7 +185,7 @@ static void one_batch(stw_attn_desc *d) {
 }
 
 stw_attn_desc stw_cp_backward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
-                                   int64_t block, int64_t sums) {
+                                   int64_t block) {
     stw_attn_desc d = common_desc(p, seq, q_rows, k_rows);
     int64_t dqk = d.head_dim_qk, dv = d.head_dim_v;
     d.flags |= STW_ATTN_GIVEN_DELTA | STW_ATTN_HAS_SHIFT;
@@ -236,8 +203,8 @@ stw_attn_desc stw_cp_backward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, 
     d.dq = stw_cp_own_rows(seq->own[0], d.heads_q, dqk);
     d.k = stw_cp_own_rows(block, d.heads_kv, dqk);
     d.v = stw_cp_own_rows(block, d.heads_kv, dv);
-    d.dk = stw_cp_own_rows(sums, d.heads_kv, dqk);
-    d.dv = stw_cp_own_rows(sums, d.heads_kv, dv);
+    d.dk = stw_cp_own_rows(block, d.heads_kv, dqk);
+    d.dv = stw_cp_own_rows(block, d.heads_kv, dv);
     d.accumulate = d.outputs;
     if (d.outputs & STW_OUT_DBIAS) {
         const int64_t *e = p->dbias_extent;
@@ -299,9 +266,10 @@ typedef struct span {
 typedef struct maker {
     stw_cp_plan *p;
     int64_t *slot_of, *sum_slot_of, *starts; /* by step, by tick */
+    int64_t home[STW_CP_SETS];               /* slots             */
     int64_t tick_max, last_step;
-    int own_ran;     /* parts of the own block                           */
-    int64_t written; /* keys whose sums the parts of this tick begin with */
+    int own_ran;                  /* parts of the own block                                */
+    int64_t written, own_written; /* keys whose sums the parts of this tick, of the own block begin with */
     struct timed_move {
         int64_t tick;
         stw_cp_move move;
@@ -327,25 +295,21 @@ static stw_status add_part(maker *m, stw_cp_tick *tick, const stw_cp_part *part,
 /* A run of keys of a tick, and where it lies in the block and in the sums, in rows of the sequence. */
 typedef struct key_run {
     stw_cp_chunk keys;
-    int64_t row, sum_row;
+    int64_t row;
 } key_run;
 
 /* The keys of a tick; returns how many runs they are. */
-static int keys_of(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, int half, key_run runs[2]) {
+static int keys_of(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, const stw_cp_tick *tick, key_run runs[2]) {
     stw_cp_chunk all[2];
-    if (p->halves == 2) {
-        int64_t base = half ? half_of_seq(p, seq, b, 0) : 0, sum = 0;
-        for (int i = 0; i < 2; ++i) {
-            stw_cp_chunk keys = stw_cp_half_of(p->desc.order, seq->rows[1], b, p->shards, half, i, NULL);
-            runs[i] = (key_run){keys, base + sum, sum};
-            sum += keys.count;
-        }
-        return 2;
-    }
     for (int i = 0; i < 2; ++i) all[i] = stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, i);
-    runs[1] = (key_run){all[1], all[0].count, all[0].count};
+    runs[0] = (key_run){all[0], 0};
+    runs[1] = (key_run){all[1], all[0].count};
+    if (!tick->step && p->cuts_own) {
+        runs[0] = runs[tick->is_last];
+        return 1;
+    }
     int count = merge(all);
-    runs[0] = (key_run){all[0], 0, 0};
+    runs[0].keys = all[0];
     return count;
 }
 
@@ -384,16 +348,15 @@ static int is_one_run(const stw_cp_plan *p, const stw_cp_seq *seq, const stw_cp_
     return 1;
 }
 
-/* The parts of sequence `s` in one tick on block b; `base` and `sum_base`: rows of the sequences before it. */
-static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t s, int64_t base, int64_t sum_base) {
+/* The parts of sequence `s` in one tick on block b; `base`: rows of the sequences before it. */
+static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t s, int64_t base) {
     stw_cp_plan *p = m->p;
     const stw_cp_seq *seq = &p->seqs[s];
     stw_cp_chunk q[2];
     key_run k[2];
     for (int at = 0; at < 2; ++at) q[at] = stw_cp_chunk_of(p->desc.order, seq->rows[0], p->shard, p->shards, at);
     int64_t block = stw_cp_rows_of(p->desc.order, seq->rows[1], b, p->shards), q_second = q[0].count;
-    int64_t sums = p->halves == 2 ? half_of_seq(p, seq, b, tick->half) : block;
-    int q_count = merge(q), k_count = keys_of(p, seq, b, tick->half, k);
+    int q_count = merge(q), k_count = keys_of(p, seq, b, tick, k);
     if (k_count == 2 && is_one_run(p, seq, q, q_count, k)) {
         k[0].keys.count += k[1].keys.count;
         k_count = 1;
@@ -410,13 +373,12 @@ static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t
                 .q_rows = rows.count,
                 .k_rows = keys.count,
                 .k_row = base + k[at].row,
-                .sum_row = sum_base + k[at].sum_row,
                 .q_at = rows.first,
                 .k_at = keys.first,
             };
             stw_attn_desc desc = p->kind == STW_PLAN_ATTN_FWD
                                      ? forward_desc(p, seq, rows.count, keys.count, block)
-                                     : stw_cp_backward_desc(p, seq, rows.count, keys.count, block, sums);
+                                     : stw_cp_backward_desc(p, seq, rows.count, keys.count, block);
             if (p->dq_sums) desc.dq = (stw_attn_strides){.head = p->dq_sums[s].head, .seq = desc.head_dim_qk};
             if (tick->starts_sums && p->kind == STW_PLAN_ATTN_BWD && !written) {
                 desc.accumulate &= ~(uint32_t)(STW_OUT_DK | STW_OUT_DV);
@@ -432,7 +394,7 @@ static stw_status sequence_parts(maker *m, stw_cp_tick *tick, int64_t b, int32_t
 /* ---- slots and moves ---- */
 
 /* -1 without memory. */
-static int64_t add_move(maker *m, int64_t tick, int64_t peer, int sends, int sums, int half, size_t bytes) {
+static int64_t add_move(maker *m, int64_t tick, int64_t peer, int sends, int sums, size_t bytes) {
     struct timed_move *added = stw_cp_grow(&m->moves, &m->move_count, sizeof *added);
     if (!added) return -1;
     added->tick = tick;
@@ -440,8 +402,8 @@ static int64_t add_move(maker *m, int64_t tick, int64_t peer, int sends, int sum
                                 .sends = (uint8_t)sends,
                                 .sums = (uint8_t)sums,
                                 .slot = STW_CP_OWN,
-                                .half = (uint8_t)half,
-                                .bytes = bytes};
+                                .bytes = bytes,
+                                .piece = {{0, bytes}}};
     if (sends) m->p->sent_bytes += bytes;
     return m->move_count - 1;
 }
@@ -485,53 +447,88 @@ static int place_spans(maker *m, int sums) {
 static int move_block(maker *m, int64_t b) {
     stw_cp_plan *p = m->p;
     int64_t step = (p->shard - b + p->shards) % p->shards;
-    int needs = step_from(p, b, BOTH_HALVES, step) == step;
+    int needs = step_from(p, b, BOTH_CHUNKS, step) == step;
     if (step && !needs) return 1;
-    int64_t next = step_from(p, b, BOTH_HALVES, step + 1);
+    int64_t next = step_from(p, b, BOTH_CHUNKS, step + 1);
     size_t bytes = stw_cp_block_bytes(p, stw_cp_block_rows(p, b));
     span slot = {.slot = &m->slot_of[step], .receipt = -1, .sent = -1};
     if (step) {
-        int64_t before = larger(step_to(p, b, BOTH_HALVES, step - 1), 0);
-        slot.first = first_tick(p, before);
-        slot.last = tick_of(p, step, 0);
-        slot.receipt = add_move(m, slot.first, (b + before) % p->shards, 0, 0, 0, bytes);
+        slot.first = larger(step_to(p, b, BOTH_CHUNKS, step - 1), 0);
+        slot.last = step;
+        slot.receipt = add_move(m, slot.first, (b + slot.first) % p->shards, 0, 0, bytes);
         if (slot.receipt < 0) return 0;
     } else if (needs) {
         m->slot_of[0] = STW_CP_OWN;
     }
-    if (next < p->shards && (slot.sent = add_move(m, first_tick(p, step), (b + next) % p->shards, 1, 0, 0, bytes)) < 0)
-        return 0;
+    if (next < p->shards && (slot.sent = add_move(m, step, (b + next) % p->shards, 1, 0, bytes)) < 0) return 0;
     return !step || add_span(m, 0, &slot);
 }
 
-/* The same of one half of its sums, whose way ends with the owner. */
-static int move_sums(maker *m, int64_t b, int half) {
+/* The first step from `step` on, of the same set, in which a shard adds to a block's sums; `shards` where there is none. */
+static int64_t set_from(const stw_cp_plan *p, int64_t b, int chunks, int64_t step) {
+    int64_t next = step;
+    while ((next = step_from(p, b, chunks, next)) < p->shards && (next - step) % STW_CP_SETS) ++next;
+    return next;
+}
+
+/* The last up to `step`; 0 or less where there is none. */
+static int64_t set_to(const stw_cp_plan *p, int64_t b, int chunks, int64_t step) {
+    int64_t before = step;
+    while ((before = step_to(p, b, chunks, before)) > 0 && (step - before) % STW_CP_SETS) --before;
+    return before;
+}
+
+/* The rows of block b to whose sums the steps of a set add: a chunk where none of them sees the other one and the block
+ * is one sequence, else all. */
+static stw_cp_chunk set_rows(const stw_cp_plan *p, int64_t b, int set) {
+    const stw_cp_chunk all = {0, stw_cp_block_rows(p, b)};
+    if (p->seq_count != 1 || p->seqs[0].batch != 1) return all;
+    const int64_t first = stw_cp_chunk_of(p->desc.order, p->seqs[0].rows[1], b, p->shards, 0).count;
+    const int sees_first = set_from(p, b, 1, set + 1) < p->shards, sees_second = set_from(p, b, 2, set + 1) < p->shards;
+    if (sees_first == sees_second) return all;
+    return sees_first ? (stw_cp_chunk){0, first} : (stw_cp_chunk){first, all.count - first};
+}
+
+/* A move of these rows of a set: of dK's sums, then of dV's. */
+static int64_t add_sum_move(maker *m, int64_t tick, int64_t b, int64_t peer, int sends, stw_cp_chunk rows) {
+    const stw_cp_plan *p = m->p;
+    const size_t number = stw_dtype_size(p->number), wide_k = (size_t)(p->heads_kv * p->attn.head_dim_qk) * number,
+                 wide_v = (size_t)(p->heads_kv * p->attn.head_dim_v) * number;
+    const size_t first = (size_t)rows.first, count = (size_t)rows.count, all = (size_t)stw_cp_block_rows(p, b);
+    const int64_t added = add_move(m, tick, peer, sends, 1, count * (wide_k + wide_v));
+    if (added < 0 || count == all) return added;
+    stw_cp_piece *piece = m->moves[added].move.piece;
+    piece[0] = (stw_cp_piece){first * wide_k, count * wide_k};
+    piece[1] = (stw_cp_piece){all * wide_k + first * wide_v, count * wide_v};
+    return added;
+}
+
+/* The ways of the sets of block b's sums, which end with the owner. */
+static int move_sums(maker *m, int64_t b) {
     stw_cp_plan *p = m->p;
-    int64_t step = (p->shard - b + p->shards) % p->shards, tick = tick_of(p, step, half);
-    int halves = p->halves == 2 ? 1 << half : BOTH_HALVES, late = half == 1; /* the owner's part does not travel */
-    int needs = step_from(p, b, halves, step) == step || p->shards == 1;     /* the only shard, whatever it sees */
-    int64_t last = step_to(p, b, halves, p->shards - 1);
-    size_t bytes = stw_cp_sum_bytes(p, stw_cp_half_rows(p, b, half));
-    if (needs) {
-        int64_t next = step_from(p, b, halves, step + 1), before = step_to(p, b, halves, step - 1);
-        if (late && before == 0) before = -1;
-        m->starts[tick] = before < 0;
-        m->sum_slot_of[tick] = late && !step && last > 0 ? STW_CP_LATE : STW_CP_OWN;
-        if (step || (next < p->shards && !late)) { /* else what the owner makes stays with him */
-            span slot = {.first = tick, .last = tick + 1, .slot = &m->sum_slot_of[tick], .receipt = -1};
-            if (before >= 0) {
-                slot.first = tick_of(p, before, half) + 1;
-                slot.receipt = add_move(m, slot.first, (b + before) % p->shards, 0, 1, half, bytes);
-                if (slot.receipt < 0) return 0;
-            }
-            slot.sent = add_move(m, tick + 1, next < p->shards ? (b + next) % p->shards : b, 1, 1, half, bytes);
-            if (slot.sent < 0 || !add_span(m, 1, &slot)) return 0;
+    int64_t step = (p->shard - b + p->shards) % p->shards;
+    if (step && step_from(p, b, BOTH_CHUNKS, step) == step) {
+        int64_t before = set_to(p, b, BOTH_CHUNKS, step - 2), next = set_from(p, b, BOTH_CHUNKS, step + 2);
+        span slot = {.first = step, .last = step + 1, .slot = &m->sum_slot_of[step], .receipt = -1};
+        const stw_cp_chunk rows = set_rows(p, b, (int)((step + 1) % STW_CP_SETS));
+        m->starts[step] = before <= 0;
+        if (before > 0) {
+            slot.first = before + 1;
+            slot.receipt = add_sum_move(m, slot.first, b, (b + before) % p->shards, 0, rows);
+            if (slot.receipt < 0) return 0;
         }
+        slot.sent = add_sum_move(m, step + 1, b, next < p->shards ? (b + next) % p->shards : b, 1, rows);
+        return slot.sent >= 0 && add_span(m, 1, &slot);
     }
-    if (step) return 1;
-    p->sums_missing[half] = !needs && last <= 0;
-    p->sums_late |= needs && late && last > 0;
-    return last <= 0 || add_move(m, tick_of(p, last, half) + 1, (b + last) % p->shards, 0, 1, half, bytes) >= 0;
+    for (int set = 0; set < STW_CP_SETS && !step; ++set) { /* the set of odd steps first */
+        int64_t last = set_to(p, b, BOTH_CHUNKS, p->shards - 1 - (p->shards - set) % STW_CP_SETS);
+        if (last <= 0) continue;
+        span slot = {.first = last + 1, .last = p->shards, .slot = &m->home[set], .sent = -1};
+        p->home_rows[set] = set_rows(p, b, set);
+        slot.receipt = add_sum_move(m, slot.first, b, (b + last) % p->shards, 0, p->home_rows[set]);
+        if (slot.receipt < 0 || !add_span(m, 1, &slot)) return 0;
+    }
+    return 1;
 }
 
 /* ---- all-gather: blocks lie in slots by their numbers, whole ---- */
@@ -550,9 +547,10 @@ static int place_ring(maker *m) {
     stw_cp_plan *p = m->p;
     for (int64_t b = 0; b < p->shards; ++b) {
         if (!move_block(m, b)) return 0;
-        for (int half = 0; half < p->halves && p->kind == STW_PLAN_ATTN_BWD; ++half)
-            if (!move_sums(m, b, half)) return 0;
+        if (p->kind == STW_PLAN_ATTN_BWD && !move_sums(m, b)) return 0;
     }
+    m->starts[0] = m->starts[p->shards] = 1;
+    m->sum_slot_of[0] = m->sum_slot_of[p->shards] = STW_CP_OWN;
     return place_spans(m, 0) && place_spans(m, 1);
 }
 
@@ -630,27 +628,32 @@ static stw_status add_tick(maker *m, int64_t t) {
     stw_cp_plan *p = m->p;
     stw_cp_tick tick = {.part = p->part_count, .move = p->move_count};
     stw_status status = STW_OK;
-    at_tick(p, t, &tick.step, &tick.half);
+    tick.step = (int32_t)step_at(p, t);
+    tick.is_last = t == p->shards && p->cuts_own;
     if (tick.step < p->shards) {
-        int64_t b = (p->shard - tick.step + p->shards) % p->shards, base = 0, sum_base = 0;
+        int64_t b = (p->shard - tick.step + p->shards) % p->shards, base = 0;
         tick.slot = (int32_t)m->slot_of[tick.step];
         tick.sum_slot = (int32_t)m->sum_slot_of[t];
         tick.starts_sums = (int32_t)m->starts[t];
         tick.block_rows = stw_cp_block_rows(p, b);
-        tick.sum_rows = stw_cp_half_rows(p, b, tick.half);
+        tick.sums = (stw_cp_chunk){0, tick.block_rows};
+        if (tick.step && p->kind == STW_PLAN_ATTN_BWD && p->schedule != STW_CP_ALL_GATHER)
+            tick.sums = set_rows(p, b, (tick.step + 1) % STW_CP_SETS);
         m->written = 0;
         for (int64_t s = 0; s < p->seq_count && !status; ++s) {
             const stw_cp_seq *seq = &p->seqs[s];
-            status = sequence_parts(m, &tick, b, (int32_t)s, base, sum_base);
+            status = sequence_parts(m, &tick, b, (int32_t)s, base);
             base += seq->batch * stw_cp_rows_of(p->desc.order, seq->rows[1], b, p->shards);
-            sum_base += seq->batch * (p->halves == 2 ? half_of_seq(p, seq, b, tick.half)
-                                                     : stw_cp_rows_of(p->desc.order, seq->rows[1], b, p->shards));
         }
         if (tick.parts && tick.step != m->last_step && (tick.step || !m->own_ran)) p->steps_run++;
         if (tick.parts) m->last_step = tick.step;
         m->own_ran |= tick.parts && !tick.step;
     }
-    if (m->written == tick.sum_rows && tick.parts) tick.starts_sums = 0; /* their first parts write all of them */
+    if (m->written == tick.sums.count && tick.parts) tick.starts_sums = 0; /* their first parts write all of them */
+    if (!tick.step && tick.sum_slot == STW_CP_OWN) { /* two ticks may write them: stw_cp_plan.starts_own */
+        m->own_written += m->written;
+        tick.starts_sums = 0;
+    }
     for (int64_t i = m->first_move[t]; i < m->first_move[t + 1] && !status; ++i) {
         stw_cp_move *added = stw_cp_grow(&p->moves, &p->move_count, sizeof *added);
         if (!added) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
@@ -696,7 +699,7 @@ static int has_equal_ranks(const stw_cp_plan *p) {
 
 /* The last of the shards n, n + 1, ... that all need block b; n - 1 where n does not. Chunks without rows end a run. */
 static int64_t needed_to(const stw_cp_plan *p, int64_t b, int64_t n) {
-    int64_t shards = p->shards, found = user_from(p, b, BOTH_HALVES, n) == n ? n : n - 1;
+    int64_t shards = p->shards, found = user_from(p, b, BOTH_CHUNKS, n) == n ? n : n - 1;
     for (int64_t s = 0; s < p->seq_count && found >= n; ++s)
         for (int keys = 0; keys < KEY_RUNS; ++keys) {
             int64_t run[2];
@@ -725,7 +728,7 @@ static void look_at_all(stw_cp_plan *p) {
 }
 
 stw_status stw_cp_schedule_make(stw_cp_plan *p) {
-    maker m = {.p = p, .tick_max = p->shards * p->halves + 1, .last_step = -1};
+    maker m = {.p = p, .tick_max = p->shards + 1, .last_step = -1, .home = {-1, -1}};
     size_t count = (size_t)m.tick_max + 1;
     m.slot_of = calloc(count, sizeof *m.slot_of);
     m.sum_slot_of = calloc(count, sizeof *m.sum_slot_of);
@@ -742,8 +745,11 @@ stw_status stw_cp_schedule_make(stw_cp_plan *p) {
         }
         complete = complete && order_moves(&m);
     }
+    for (int set = 0; set < STW_CP_SETS; ++set) p->home[set] = (int32_t)m.home[set];
     stw_status status = complete ? STW_OK : stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
     for (int64_t t = 0; t < m.tick_max && !status; ++t) status = add_tick(&m, t);
+    p->starts_own = p->kind == STW_PLAN_ATTN_BWD && p->schedule != STW_CP_ALL_GATHER &&
+                    m.own_written != stw_cp_block_rows(p, p->shard);
     p->steps_skipped = p->shards - p->steps_run;
     p->sent_bytes += stw_cp_other_bytes(p);
     free(m.slot_of);

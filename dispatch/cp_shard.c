@@ -12,22 +12,6 @@ stw_cp_chunk stw_cp_chunk_of(stw_cp_order order, int64_t rows, int64_t n, int64_
     return (stw_cp_chunk){first, (c + 1) * rows / chunks - first};
 }
 
-stw_cp_chunk stw_cp_half_of(stw_cp_order order, int64_t rows, int64_t n, int64_t shards, int half, int run,
-                            int64_t *row_out) {
-    const stw_cp_chunk first = stw_cp_chunk_of(order, rows, n, shards, 0);
-    if (order != STW_CP_ZIGZAG) {
-        if (row_out) *row_out = half ? first.count : 0;
-        if (run) return (stw_cp_chunk){0, 0};
-        return stw_cp_chunk_of(order, rows, n, shards, half);
-    }
-    stw_cp_chunk keys = stw_cp_chunk_of(order, rows, n, shards, run);
-    const int64_t cut = keys.count / 2;
-    if (row_out) *row_out = (run ? first.count : 0) + (half ? cut : 0);
-    keys.first += half ? cut : 0;
-    keys.count = half ? keys.count - cut : cut;
-    return keys;
-}
-
 stw_cp_chunk stw_cp_used(const stw_cp_seq *seq, int kv, stw_cp_chunk chunk) {
     chunk.count = stw_clamp_i64(seq->used[kv] - chunk.first, 0, chunk.count);
     return chunk;

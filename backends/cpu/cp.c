@@ -24,21 +24,34 @@ static int64_t size_of(uint32_t dtype) {
     return dtype == STW_CP_LONG_DOUBLE ? (int64_t)sizeof(real) : (int64_t)stw_dtype_size((stw_dtype)dtype);
 }
 
-/* The last index of a cast. */
-static void cast_row(const stw_cp_cast *c, char *to, const char *from) {
+/* from[n] + more[0][n] + more[1][n], as the sum's own type rounds it. `at`: the first element of the row. */
+static real sum_of(const stw_cp_cast *c, int64_t at) {
+    real sum = load(c->from, at, c->from_dtype);
+    for (int i = 0; i < 2; ++i) {
+        if (!c->more[i]) continue;
+        const real other = load(c->more[i], at, c->from_dtype);
+        sum = c->from_dtype == STW_F64 ? (real)((double)sum + (double)other) : (real)((float)sum + (float)other);
+    }
+    return sum;
+}
+
+/* The last index of a cast; `at`: its first element in `from`. */
+static void cast_row(const stw_cp_cast *c, char *to, int64_t at) {
+    const char *from = c->from ? (const char *)c->from + at * size_of(c->from_dtype) : NULL;
+    const int is_sum = c->more[0] || c->more[1];
     int64_t count = c->extent[3], to_step = c->to_stride[3], from_step = c->from_stride[3];
     int packed = to_step == 1 && (!from || from_step == 1);
     if (!from) {
         if (packed && c->value == 0) memset(to, 0, (size_t)(count * size_of(c->to_dtype)));
         else
             for (int64_t n = 0; n < count; ++n) store(to, n * to_step, c->to_dtype, (real)c->value);
-    } else if (packed && c->to_dtype == c->from_dtype && !c->adds) {
+    } else if (packed && c->to_dtype == c->from_dtype && !c->adds && !is_sum) {
         memcpy(to, from, (size_t)(count * size_of(c->to_dtype)));
-    } else if (packed && c->to_dtype == STW_F32 && c->from_dtype == STW_F32) {
+    } else if (packed && c->to_dtype == STW_F32 && c->from_dtype == STW_F32 && !is_sum) {
         for (int64_t n = 0; n < count; ++n) ((float *)(void *)to)[n] += ((const float *)(const void *)from)[n];
     } else {
         for (int64_t n = 0; n < count; ++n) {
-            real value = load(from, n * from_step, c->from_dtype);
+            real value = is_sum ? sum_of(c, at + n * from_step) : load(from, n * from_step, c->from_dtype);
             if (c->adds && c->to_dtype == STW_F32) ((float *)(void *)to)[n * to_step] += (float)value;
             else if (c->adds) /* of doubles the sum is a double's */
                 stw_store_f64(to, n * to_step, (stw_dtype)c->to_dtype,
@@ -50,13 +63,13 @@ static void cast_row(const stw_cp_cast *c, char *to, const char *from) {
 
 stw_status stw_cpu_cp_cast(const stw_device *device, const stw_cp_side *side, const stw_cp_cast *c, stw_stream stream) {
     (void)device, (void)side, (void)stream;
-    int64_t to_size = size_of(c->to_dtype), from_size = c->from ? size_of(c->from_dtype) : 0;
+    int64_t to_size = size_of(c->to_dtype);
     for (int64_t i = 0; i < c->extent[0]; ++i)
         for (int64_t j = 0; j < c->extent[1]; ++j)
             for (int64_t k = 0; k < c->extent[2]; ++k) {
                 int64_t to = i * c->to_stride[0] + j * c->to_stride[1] + k * c->to_stride[2];
                 int64_t from = i * c->from_stride[0] + j * c->from_stride[1] + k * c->from_stride[2];
-                cast_row(c, (char *)c->to + to * to_size, c->from ? (const char *)c->from + from * from_size : NULL);
+                cast_row(c, (char *)c->to + to * to_size, from);
             }
     return STW_OK;
 }

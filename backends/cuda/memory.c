@@ -67,8 +67,9 @@ stw_status stw_cuda_stream_destroy(const stw_device *device, stw_stream stream) 
 
 stw_status stw_cuda_side_open(stw_gpu *gpu, stw_cp_side *side) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
-    stw_status status = stw_cuda_check(state, STW_E_DRIVER, "cuStreamCreate",
-                                       state->cuda->cuStreamCreate(&side->stream, STW_CUDA_STREAM_NON_BLOCKING));
+    stw_status status = stw_cuda_check(
+        state, STW_E_DRIVER, "cuStreamCreateWithPriority",
+        state->cuda->cuStreamCreateWithPriority(&side->stream, STW_CUDA_STREAM_NON_BLOCKING, STW_GPU_FIRST));
     for (int i = 0; i < 2 && !status; ++i)
         status = stw_cuda_check(state, STW_E_DRIVER, "cuEventCreate",
                                 state->cuda->cuEventCreate(&side->event[i], STW_CUDA_EVENT_WITHOUT_TIME));

@@ -67,6 +67,21 @@ static int64_t blocks_of(int64_t threads) {
     return blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
 }
 
+/* A copy of 16-bit elements as one of words of 32 bits, where pairs of them lie together on both sides: 16 bytes a thread. */
+static void copy_words(stw_cp_cast *c) {
+    const uint32_t halves = STW_F16 == c->from_dtype || STW_BF16 == c->from_dtype;
+    int64_t odd = c->extent[3] % (2 * STW_CP_VECTOR) | (c->to_stride[3] ^ 1) | (c->from_stride[3] ^ 1);
+    if (!c->from || c->to_dtype != c->from_dtype || !halves || c->adds || c->more[0] || c->more[1]) return;
+    for (int i = 0; i < 3; ++i) odd |= (c->to_stride[i] | c->from_stride[i]) & 1;
+    if (odd || ((uintptr_t)c->to | (uintptr_t)c->from) % 4) return;
+    c->extent[3] /= 2;
+    for (int i = 0; i < 3; ++i) {
+        c->to_stride[i] /= 2;
+        c->from_stride[i] /= 2;
+    }
+    c->to_dtype = c->from_dtype = STW_F32;
+}
+
 /* Whether rows of that tensor are whole vectors, at multiples of what a vector's loads need. */
 static int has_vectors(const void *data, const int64_t stride[4], uint32_t dtype) {
     size_t bytes = STW_CP_VECTOR * stw_dtype_size((stw_dtype)dtype);
@@ -77,10 +92,13 @@ static int has_vectors(const void *data, const int64_t stride[4], uint32_t dtype
 stw_status stw_gpu_cp_cast(const stw_device *device, const stw_cp_side *side, const stw_cp_cast *cast,
                            stw_stream stream) {
     stw_cp_cast c = *cast;
+    copy_words(&c);
     int64_t count = c.extent[0] * c.extent[1] * c.extent[2] * c.extent[3];
     if (!count) return STW_OK;
     int vectors = c.extent[3] % STW_CP_VECTOR == 0 && has_vectors(c.to, c.to_stride, c.to_dtype) &&
-                  (!c.from || has_vectors(c.from, c.from_stride, c.from_dtype));
+                  (!c.from || has_vectors(c.from, c.from_stride, c.from_dtype)) &&
+                  (!c.more[0] || has_vectors(c.more[0], c.from_stride, c.from_dtype)) &&
+                  (!c.more[1] || has_vectors(c.more[1], c.from_stride, c.from_dtype));
     c.vector = vectors ? STW_CP_VECTOR : 1;
     c.blocks = blocks_of(count / c.vector);
     return launch(device, side->kernel[KERNEL_CAST], c.blocks, &c, stream);

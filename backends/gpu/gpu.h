@@ -53,6 +53,10 @@ typedef struct stw_gpu_operands {
 } stw_gpu_operands;
 
 /* The vendor's part. All but the first three are called between enter and leave. */
+/* The highest priority of a stream: drivers clamp what is given to their range. Messages need multiprocessors that the
+ * work tiles of a main loop hold until its end. */
+enum { STW_GPU_FIRST = -1000 };
+
 typedef struct stw_gpu_ops {
     const char *who;     /* "cuda": opens texts */
     uint32_t wave;       /* threads of a warp   */
@@ -78,7 +82,7 @@ typedef struct stw_gpu_ops {
      * at a multiple of 64, for operands at multiples of 16 bytes. */
     stw_status (*encode_product)(stw_gpu *gpu, const struct stw_jagged_params *params, int dx, void *maps_out);
 
-    /* A stream that is not ordered with the default one, and events; what fails leaves null. */
+    /* A stream that is not ordered with the default one, of priority STW_GPU_FIRST, and events; what fails leaves null. */
     stw_status (*side_open)(stw_gpu *gpu, stw_cp_side *side);
     void (*side_close)(stw_gpu *gpu, stw_cp_side *side);
     stw_status (*order)(stw_gpu *gpu, void *event, stw_stream before, stw_stream after);

@@ -62,8 +62,9 @@ stw_status stw_hip_stream_destroy(const stw_device *device, stw_stream stream) {
 
 stw_status stw_hip_side_open(stw_gpu *gpu, stw_cp_side *side) {
     stw_hip_state *state = (stw_hip_state *)gpu;
-    stw_status status = stw_hip_check(state, STW_E_DRIVER, "hipStreamCreateWithFlags",
-                                      state->hip->hipStreamCreateWithFlags(&side->stream, STW_HIP_STREAM_NON_BLOCKING));
+    stw_status status = stw_hip_check(
+        state, STW_E_DRIVER, "hipStreamCreateWithPriority",
+        state->hip->hipStreamCreateWithPriority(&side->stream, STW_HIP_STREAM_NON_BLOCKING, STW_GPU_FIRST));
     for (int i = 0; i < 2 && !status; ++i)
         status = stw_hip_check(state, STW_E_DRIVER, "hipEventCreateWithFlags",
                                state->hip->hipEventCreateWithFlags(&side->event[i], STW_HIP_EVENT_WITHOUT_TIME));

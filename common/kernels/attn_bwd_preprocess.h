@@ -90,8 +90,9 @@ DEV_FN void attn_preprocess_enter(attn_preprocess_tile &u, const stw_attn_launch
 }
 
 /* Four rows of a group of LANES lanes at a time, all loads first: the kernel is as fast as memory only with many
- * bytes under way. Rows that see no key are not read. */
-template <class T, int LANES> DEV_FN float attn_preprocess_vectors(const stw_attn_launch &l, attn_preprocess_tile &u) {
+ * bytes under way. Rows that see no key are not read, and dO alone where D is given. */
+template <class T, int LANES>
+DEV_FN float attn_preprocess_vectors(const stw_attn_launch &l, attn_preprocess_tile &u, bool given) {
     enum { VECTOR = 16 / (int)sizeof(T), GROUPS = ATTN_ROW_THREADS / LANES, ROWS = 4 };
     const stw_attn_params &p = l.p;
     int group = (int)dev_thread() / LANES, sub = (int)dev_thread() % LANES, cols = (int)p.head_dim_v;
@@ -111,7 +112,7 @@ template <class T, int LANES> DEV_FN float attn_preprocess_vectors(const stw_att
                 bool live = r + k * GROUPS >= low && r + k * GROUPS < end && c + sub * VECTOR < cols;
                 x[k] = y[k] = zero;
                 if (live) x[k] = dev_load_vector(dout + k * GROUPS * p.dout.seq + c);
-                if (live) y[k] = dev_load_vector(out + k * GROUPS * p.out.seq + c);
+                if (live && !given) y[k] = dev_load_vector(out + k * GROUPS * p.out.seq + c);
             }
             DEV_UNROLL_FOR (int k = 0; k < ROWS; ++k) d[k].template add<T>(x[k], y[k]);
         }
@@ -145,13 +146,13 @@ DEV_FN float attn_preprocess_elements(const stw_attn_launch &l, attn_preprocess_
 }
 
 template <class T> DEV_FN float attn_preprocess_dots(const stw_attn_launch &l, attn_preprocess_tile &u) {
-    const uint32_t both = STW_VECTOR_OUT | STW_VECTOR_DOUT;
-    bool given = (l.p.features & STW_FEAT_GIVEN_DELTA) != 0;
+    const bool given = (l.p.features & STW_FEAT_GIVEN_DELTA) != 0;
+    const uint32_t read = STW_VECTOR_DOUT | (given ? 0u : (uint32_t)STW_VECTOR_OUT);
     int width = (int)l.p.head_dim_v * (int)sizeof(T) / 16;
-    if (given || (l.vectors & both) != both) return attn_preprocess_elements<T>(l, u, given);
-    if (width <= 8) return attn_preprocess_vectors<T, 8>(l, u);
-    if (width <= 16) return attn_preprocess_vectors<T, 16>(l, u);
-    return attn_preprocess_vectors<T, 32>(l, u);
+    if ((l.vectors & read) != read) return attn_preprocess_elements<T>(l, u, given);
+    if (width <= 8) return attn_preprocess_vectors<T, 8>(l, u, given);
+    if (width <= 16) return attn_preprocess_vectors<T, 16>(l, u, given);
+    return attn_preprocess_vectors<T, 32>(l, u, given);
 }
 
 /* Zeros to numbers of 2 or 4 bytes: a wave, in whole vectors where they are. */

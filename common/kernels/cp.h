@@ -62,11 +62,17 @@ template <int V> DEV_FN void cp_cast_step(const stw_cp_cast &p, int64_t to, int6
             return;
         }
         DEV_UNROLL_FOR (int i = 0; i < V; ++i) x[i] = (float)p.value;
-    } else if (p.to_dtype == p.from_dtype && !p.adds) {
+    } else if (p.to_dtype == p.from_dtype && !p.adds && !p.more[0]) {
         cp_copy<V>(p.to, to, p.from, from, p.to_dtype);
         return;
     } else {
         cp_load<V>(x, p.from, from, p.from_dtype);
+        DEV_UNROLL_FOR (int n = 0; n < 2; ++n)
+            if (p.more[n]) {
+                float other[V];
+                cp_load<V>(other, p.more[n], from, p.from_dtype);
+                DEV_UNROLL_FOR (int i = 0; i < V; ++i) x[i] += other[i];
+            }
     }
     if (p.adds) {
         float before[V];

@@ -13,10 +13,11 @@ enum { STW_CP_THREADS = 256, STW_CP_VECTOR = 4 };
 /* Beside the values of stw_dtype: in what the forward of f64 problems sums, which the CPU alone has. */
 #define STW_CP_LONG_DOUBLE 64u
 
-/* to[i] = from[i], or to[i] + from[i], or `value`; the last index varies fastest. */
+/* to[i] = x, or to[i] + x, where x is `value` or from[i] + more[0][i] + more[1][i]; the last index varies fastest. */
 typedef struct stw_cp_cast {
     void *to;
-    const void *from; /* null: `value` */
+    const void *from;    /* null: `value`                                             */
+    const void *more[2]; /* of from's type and strides; null: nothing is added; [0] before [1] */
     int64_t extent[4], to_stride[4], from_stride[4];
     double value;
     uint32_t to_dtype, from_dtype;
@@ -36,7 +37,7 @@ typedef struct stw_cp_merge {
     int64_t blocks;            /* GPUs: CTAs                                               */
 } stw_cp_merge;
 
-STW_PARAMS_ASSERT(sizeof(stw_cp_cast) == 144, "host and device agree on a cast");
+STW_PARAMS_ASSERT(sizeof(stw_cp_cast) == 160, "host and device agree on a cast");
 STW_PARAMS_ASSERT(sizeof(stw_cp_merge) == 112, "host and device agree on a merge");
 
 #endif

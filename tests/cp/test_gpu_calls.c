@@ -173,8 +173,8 @@ static void a_call_asks_in_order(void **state) {
         "cuMemcpyAsync",       "cuModuleGetFunction", "cuFuncLoad",   "cuStreamDestroy_v2", "cuEventDestroy_v2"};
     for (size_t i = 0; i < sizeof never / sizeof never[0]; ++i)
         if (count(log, never[i])) fail_msg("a call asks for %s", never[i]);
-    /* tick 0: K and V; 1: the first half of this rank's sums on the way there; 2 and 3: home, the second half before */
-    assert_int_equal(groups, 4);
+    /* the first tick: K and V; the last one: sums home */
+    assert_int_equal(groups, 2);
     assert_null(strstr(log, "in the caller's stream"));
     assert_int_equal(count(log, "cuEventRecord"), 2 * groups);
     assert_int_equal(count(log, "cuStreamWaitEvent"), 2 * groups);
@@ -207,12 +207,12 @@ static int count_launches(const char *log, const char *kernel) {
     return found;
 }
 
-/* Six parts, since a tick has half of either chunk of keys: both chunks of rows against this rank's first chunk of keys
- * and the second against its second one, twice, and the second against the other rank's, twice. Their query blocks are
- * whole, and they add to sums that one kernel behind all of them makes dQ of. Chunks of 32 rows are no whole blocks,
+/* Three parts: both chunks of rows against this rank's first chunk of keys, the second one against all keys of the other
+ * rank, and against this rank's second chunk. Their query blocks are whole, and they add to sums that one kernel behind
+ * all of them makes dQ of. Chunks of 32 rows are no whole blocks,
  * and of tensors off 16 bytes other kernels make sums of another order: there each part has its last kernel. */
 static void parts_share_sums_of_dq(void **state) {
-    enum { PARTS = 6 };
+    enum { PARTS = 3 };
     static const char last[] = "stw_attn_bwd_postprocess", before[] = "stw_attn_bwd_preprocess",
                       key_sums[] = "stw_attn_bwd_postprocess_parts"; /* of work tiles in parts: dK and dV */
     static char described[1 << 14];

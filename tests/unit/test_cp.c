@@ -189,8 +189,8 @@ static void a_call_that_ends_in_its_middle(void **state) {
 
 /* ---- ticks ---- */
 
-static stw_cp_plan *plan_of(stw_context *context, int32_t rank, int32_t *size, stw_cp_schedule schedule,
-                            stw_cp_order order, int64_t window, stw_cp **cp_out) {
+static stw_cp_plan *plan_of_batch(stw_context *context, int64_t batch, int32_t rank, int32_t *size,
+                                  stw_cp_schedule schedule, stw_cp_order order, int64_t window, stw_cp **cp_out) {
     stw_attn_desc attn = STW_INIT(stw_attn_desc);
     stw_cp_desc desc = STW_INIT(stw_cp_desc);
     stw_cp_plan *plan = NULL;
@@ -198,7 +198,7 @@ static stw_cp_plan *plan_of(stw_context *context, int32_t rank, int32_t *size, s
     *cp_out = make_cp(rank, size);
     assert_int_equal(stw_cp_shard(order, 100, rank, *size, first, count), STW_OK);
     attn.dtype = STW_BF16;
-    attn.batch = 2;
+    attn.batch = batch;
     attn.heads_q = attn.heads_kv = 4;
     attn.head_dim_qk = attn.head_dim_v = 16;
     attn.max_seq_q = attn.max_seq_kv = count[0] + count[1];
@@ -214,15 +214,13 @@ static stw_cp_plan *plan_of(stw_context *context, int32_t rank, int32_t *size, s
     return plan;
 }
 
-/* The place of (step, half) in the order of ticks: (0, 0), (1, 1), (1, 0), (2, 1), ..., (0, 1). */
-static int64_t time_at(const stw_cp_plan *p, int64_t step, int half) {
-    if (p->halves == 1) return step;
-    return step ? 2 * step - half : half * (2 * p->shards - 1);
+static stw_cp_plan *plan_of(stw_context *context, int32_t rank, int32_t *size, stw_cp_schedule schedule,
+                            stw_cp_order order, int64_t window, stw_cp **cp_out) {
+    return plan_of_batch(context, 2, rank, size, schedule, order, window, cp_out);
 }
 
-static int64_t time_of(const stw_cp_plan *p, const stw_cp_tick *tick) { return time_at(p, tick->step, tick->half); }
-
-static int64_t begin_of(const stw_cp_plan *p, int64_t step) { return time_at(p, step, step && p->halves == 2); }
+/* The place of a tick in the order of all ranks: steps, then the second tick of the own block. */
+static int64_t time_of(const stw_cp_plan *p, const stw_cp_tick *tick) { return tick->is_last ? p->shards : tick->step; }
 
 static int sends_at(const stw_cp_plan *p, int64_t time, int32_t peer, int sends, size_t *bytes, int most) {
     int count = 0;
@@ -235,11 +233,12 @@ static int sends_at(const stw_cp_plan *p, int64_t time, int32_t peer, int sends,
 }
 
 static void check_meeting(stw_context *context, int32_t size, stw_cp_schedule schedule, stw_cp_order order,
-                          int64_t window) {
+                          int64_t window, int64_t batch) {
     stw_cp_plan *plans[8];
     stw_cp *cps[8];
-    for (int32_t r = 0; r < size; ++r) plans[r] = plan_of(context, r, &size, schedule, order, window, &cps[r]);
-    for (int64_t time = 0; time <= 2 * size; ++time)
+    for (int32_t r = 0; r < size; ++r)
+        plans[r] = plan_of_batch(context, batch, r, &size, schedule, order, window, &cps[r]);
+    for (int64_t time = 0; time <= size; ++time)
         for (int32_t from = 0; from < size; ++from)
             for (int32_t to = 0; to < size; ++to) {
                 size_t sent[16], got[16];
@@ -269,9 +268,10 @@ static void moves_meet(void **state) {
     for (int order = STW_CP_CONTIGUOUS; order <= STW_CP_ZIGZAG; ++order)
         for (int64_t window = 0; window <= 40; window += 5) {
             for (int32_t size = 2; size <= 7; ++size)
-                check_meeting(context, size, STW_CP_RING, (stw_cp_order)order, window);
-            check_meeting(context, 4, STW_CP_2D, (stw_cp_order)order, window);
-            check_meeting(context, 8, STW_CP_2D, (stw_cp_order)order, window);
+                for (int64_t batch = 1; batch <= 2; ++batch)
+                    check_meeting(context, size, STW_CP_RING, (stw_cp_order)order, window, batch);
+            check_meeting(context, 4, STW_CP_2D, (stw_cp_order)order, window, 1);
+            check_meeting(context, 8, STW_CP_2D, (stw_cp_order)order, window, 1);
         }
     stw_context_destroy(context);
 }
@@ -291,10 +291,10 @@ static void check_ways(const stw_cp_plan *p) {
             for (int64_t i = 0; i < p->ticks[t].moves; ++i) {
                 const stw_cp_move *move = &p->moves[p->ticks[t].move + i];
                 int64_t time = time_of(p, &p->ticks[t]);
-                got += !move->sums && !move->sends && step && time == begin_of(p, before) &&
+                got += !move->sums && !move->sends && step && time == before &&
                        move->peer == stw_cp_peer(p, (b + before) % p->shards);
-                sent += !move->sums && move->sends && time == begin_of(p, step) &&
-                        move->peer == stw_cp_peer(p, (b + next) % p->shards);
+                sent +=
+                    !move->sums && move->sends && time == step && move->peer == stw_cp_peer(p, (b + next) % p->shards);
             }
         if (on_the_way && step) assert_true(got >= 1);
         if (on_the_way && next < p->shards) assert_true(sent >= 1);
@@ -308,11 +308,73 @@ static void check_ways(const stw_cp_plan *p) {
             for (int64_t later = t; later < p->tick_count; ++later) /* the step that reads it: the first of this slot */
                 if (p->ticks[later].parts && p->ticks[later].slot == move->slot &&
                     time_of(p, &p->ticks[later]) > time_of(p, &p->ticks[t])) {
-                    until[move->slot] = time_at(p, p->ticks[later].step, 0) + 1;
+                    until[move->slot] = time_of(p, &p->ticks[later]) + 1;
                     break;
                 }
         }
     free(until);
+}
+
+/* The same of sums: a set comes from the shard before this one, at an even distance, that needs the block, and goes to
+ * the next one or home; the owner gets each set that there is, and what a step or the end reads is not written before. */
+static void check_sets(const stw_cp_plan *p) {
+    for (int64_t b = 0; b < p->shards; ++b) {
+        const int64_t step = (p->shard - b + p->shards) % p->shards;
+        int64_t before = 0, next = p->shards, last[STW_CP_SETS] = {0, 0}, got = 0, sent = 0, expected = 0;
+        for (int64_t s = 1; s < p->shards; ++s) {
+            if (!stw_cp_needs(p, (b + s) % p->shards, b)) continue;
+            last[1 - s % 2] = s;
+            if (s % 2 != step % 2) continue;
+            if (s < step) before = s;
+            if (s > step && next == p->shards) next = s;
+        }
+        const int adds = step && stw_cp_needs(p, p->shard, b);
+        const int64_t to = next < p->shards ? (b + next) % p->shards : b;
+        for (int64_t t = 0; t < p->tick_count; ++t)
+            for (int64_t i = 0; i < p->ticks[t].moves; ++i) {
+                const stw_cp_move *move = &p->moves[p->ticks[t].move + i];
+                const int64_t time = time_of(p, &p->ticks[t]);
+                if (!move->sums) continue;
+                if (move->sends) sent += adds && time == step + 1 && move->peer == stw_cp_peer(p, to);
+                else if (step)
+                    got +=
+                        adds && before && time == before + 1 && move->peer == stw_cp_peer(p, (b + before) % p->shards);
+                else
+                    for (int set = 0; set < STW_CP_SETS; ++set)
+                        got += last[set] && time == last[set] + 1 && move->slot == p->home[set] &&
+                               move->peer == stw_cp_peer(p, (b + last[set]) % p->shards);
+            }
+        if (adds) assert_true(sent >= 1);
+        expected = step ? adds && before : (last[0] > 0) + (last[1] > 0);
+        assert_true(got >= expected);
+        if (!step)
+            for (int set = 0; set < STW_CP_SETS; ++set) assert_int_equal(p->home[set] >= 0, last[set] > 0);
+    }
+    int64_t *until = calloc((size_t)p->sum_count + 1, sizeof *until); /* the time from which a slot is free */
+    int *holds = calloc((size_t)p->sum_count + 1, sizeof *holds);     /* a set that nobody has read yet     */
+    for (int64_t t = 0; t < p->tick_count; ++t) {
+        const stw_cp_tick *tick = &p->ticks[t];
+        const int64_t time = time_of(p, tick), b = (p->shard - tick->step + p->shards) % p->shards;
+        int64_t before = 0;
+        for (int64_t s = 1; s < tick->step; ++s)
+            if (s % 2 == tick->step % 2 && stw_cp_needs(p, (b + s) % p->shards, b)) before = s;
+        if (tick->step && tick->parts) {
+            assert_int_equal(holds[tick->sum_slot], before > 0);
+            holds[tick->sum_slot] = 0;
+            until[tick->sum_slot] = time + 2; /* it is sent in the tick behind */
+        }
+        for (int64_t i = 0; i < tick->moves; ++i) {
+            const stw_cp_move *move = &p->moves[tick->move + i];
+            if (!move->sums || move->sends) continue;
+            assert_true(move->slot >= 0 && move->slot < p->sum_count);
+            assert_true(until[move->slot] <= time && !holds[move->slot]);
+            holds[move->slot] = 1;
+        }
+    }
+    for (int set = 0; set < STW_CP_SETS; ++set)
+        if (p->home[set] >= 0) assert_true(holds[p->home[set]]);
+    free(until);
+    free(holds);
 }
 
 static void blocks_go_to_who_needs_them(void **state) {
@@ -323,8 +385,10 @@ static void blocks_go_to_who_needs_them(void **state) {
             for (int32_t size = 2; size <= 70; size += size < 9 ? 1 : 61) { /* 70: chunks without rows */
                 stw_cp *cp;
                 int32_t rank = (int32_t)(window % size);
-                stw_cp_plan *plan = plan_of(context, rank, &size, STW_CP_RING, (stw_cp_order)order, window, &cp);
+                stw_cp_plan *plan =
+                    plan_of_batch(context, 1 + window % 2, rank, &size, STW_CP_RING, (stw_cp_order)order, window, &cp);
                 check_ways(plan);
+                check_sets(plan);
                 stw_cp_plan_destroy(plan);
                 stw_cp_destroy(cp);
             }
@@ -385,22 +449,34 @@ static void plans_are_linear_in_ranks(void **state) {
 }
 
 /* Of contiguous shards of 25 rows under a window of 5 keys each rank needs its own keys and the last of its
- * neighbour's: K and V come from one rank alone, and one half of the sums, to which the owner adds when it is home. */
+ * neighbour's: K and V come from one rank alone, and so do the sums, to which the owner adds when they are home. */
 static void what_sees_nothing_is_not_sent(void **state) {
     stw_context *context = make_context();
     int32_t size = 4;
     stw_cp *cp;
     (void)state;
     stw_cp_plan *plan = plan_of(context, 2, &size, STW_CP_RING, STW_CP_CONTIGUOUS, 5, &cp);
-    const size_t block = 2 * 25 * 4 * 32 * 2, half = 2 * 13 * 4 * 32 * 4;
+    const size_t block = 2 * 25 * 4 * 32 * 2, sums = 2 * 25 * 4 * 32 * 4;
     assert_int_equal(plan->steps_run, 2);
     assert_int_equal(plan->steps_skipped, 2);
-    assert_int_equal(plan->sent_bytes, block + half); /* its own to rank 3, of rank 1's sums a half home */
+    assert_int_equal(plan->sent_bytes, block + sums); /* its own to rank 3, of rank 1's the sums home */
     stw_cp_plan_destroy(plan);
     stw_cp_destroy(cp);
     plan = plan_of(context, 0, &size, STW_CP_RING, STW_CP_CONTIGUOUS, 0, &cp); /* causal: sees its own keys alone */
     assert_int_equal(plan->steps_run, 1);
-    assert_int_equal(plan->sent_bytes, block + half - 2 * 4 * 32 * 4); /* to rank 1: a block, its sums' first half */
+    assert_int_equal(plan->sent_bytes, block); /* its own to rank 1 */
+    stw_cp_plan_destroy(plan);
+    stw_cp_destroy(cp);
+    /* of one sequence the second chunk's sums alone, of 13 keys, in two pieces: rank 2 sees no others of rank 1 */
+    plan = plan_of_batch(context, 1, 2, &size, STW_CP_RING, STW_CP_CONTIGUOUS, 5, &cp);
+    assert_int_equal(plan->sent_bytes, block / 2 + 13 * 4 * 32 * 4);
+    for (int64_t i = 0, rows = 13; i < plan->move_count; ++i) {
+        if (!plan->moves[i].sums || !plan->moves[i].sends) continue;
+        assert_int_equal(plan->moves[i].piece[0].at, 12 * 4 * 16 * 4);
+        assert_int_equal(plan->moves[i].piece[0].bytes, rows * 4 * 16 * 4);
+        assert_int_equal(plan->moves[i].piece[1].at, (25 + 12) * 4 * 16 * 4);
+        assert_int_equal(plan->moves[i].piece[1].bytes, rows * 4 * 16 * 4);
+    }
     stw_cp_plan_destroy(plan);
     stw_cp_destroy(cp);
     stw_context_destroy(context);

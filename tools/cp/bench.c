@@ -2,7 +2,7 @@
  *
  * One problem over ranks, verified and timed. The times of its halves come from the same plan: its wire is watched, and
  * may be silent (no message moves: compute alone) or played back (the messages of a call, with nothing between them:
- * communication alone). What the call takes less than both is what it hides. */
+ * communication alone). What the call takes less than both is what it hides. All of them take turns. */
 #include "cp.h"
 
 #include <math.h>
@@ -192,23 +192,39 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Runs for so long, all ranks as often; the time of a run is that of the rank that takes longest. */
-static int time_runs(bench *b, stw_status (*run)(bench *b), double seconds, double quartiles[3]) {
-    double times[RUNS_MAX], total = 0;
+/* What is timed. One device: on GPUs all ranks run the whole problem at once, each on its own; on the CPU rank 0. */
+typedef enum timed { WHOLE, MESSAGES, KERNELS, ONE_DEVICE, TIMED } timed;
+
+static stw_status run_timed(bench *b, timed what) {
+    b->wire.mode = what == KERNELS ? SILENT : PASS;
+    stw_status status = what == MESSAGES ? play_back(b) : what == ONE_DEVICE ? call_single(b) : call_once(b);
+    b->wire.mode = PASS;
+    return status;
+}
+
+/* Takes turns for so long, all ranks as often: clocks and heat are those of all kinds. The time of a run is that of the
+ * rank that takes longest. 0: a rank failed. */
+static int time_turns(bench *b, double seconds, double quartiles[TIMED][3]) {
+    double times[TIMED][RUNS_MAX], total = 0;
     int count = 0;
     while (count < RUNS_MAX && (count < RUNS_MIN || total < seconds)) {
-        combine(b, 0, NULL, NULL); /* all begin */
-        double begun = seconds_now();
-        stw_status status = run(b);
-        double took = seconds_now() - begun, most;
-        if (status) cp_fail(&b->times->result, "rank %d: %s", b->rank->rank, stw_last_error());
-        combine(b, status ? INFINITY : took, &most, NULL);
-        if (!(most < INFINITY)) cp_fail(&b->times->result, "another rank failed");
-        if (b->times->result.outcome != STW_VERIFY_OK) return 0;
-        total += times[count++] = most;
+        for (timed what = WHOLE; what < TIMED; ++what) {
+            combine(b, 0, NULL, NULL); /* all begin */
+            double begun = seconds_now();
+            stw_status status = run_timed(b, what);
+            double took = seconds_now() - begun, most;
+            if (status) cp_fail(&b->times->result, "rank %d: %s", b->rank->rank, stw_last_error());
+            combine(b, status ? INFINITY : took, &most, NULL);
+            if (!(most < INFINITY)) cp_fail(&b->times->result, "another rank failed");
+            if (b->times->result.outcome != STW_VERIFY_OK) return 0;
+            total += times[what][count] = most;
+        }
+        ++count;
     }
-    qsort(times, (size_t)count, sizeof *times, by_value);
-    for (int i = 0; i < 3; ++i) quartiles[i] = times[(count - 1) * (i + 1) / 4];
+    for (int what = 0; what < TIMED; ++what) {
+        qsort(times[what], (size_t)count, sizeof *times[what], by_value);
+        for (int i = 0; i < 3; ++i) quartiles[what][i] = times[what][(count - 1) * (i + 1) / 4];
+    }
     return count;
 }
 
@@ -238,7 +254,7 @@ static stw_status copy_out(bench *b) {
 static stw_status open_single(bench *b) {
     const stw_verify_case *c = &b->shard.whole->c;
     stw_context *context = b->rank->context;
-    if (b->rank->rank) return STW_OK;
+    if (b->rank->rank && !strcmp(stw_context_arch(context), "cpu")) return STW_OK;
     stw_status status = (b->forward ? stw_attn_fwd_plan : stw_attn_bwd_plan)(context, &c->problem.desc, &b->single);
     if (!status) status = stw_verify_device_open(context, c->bytes, stw_plan_workspace_size(b->single), &b->device);
     if (status) {
@@ -246,7 +262,7 @@ static stw_status open_single(bench *b) {
         b->single = NULL;
         return status;
     }
-    stw_verify_note_variant(b->single, &b->times->check);
+    if (!b->rank->rank) stw_verify_note_variant(b->single, &b->times->check);
     b->single_args = stw_verify_args(c, b->device.arena);
     return stw_verify_device_load(&b->device, c->host, 0);
 }
@@ -334,27 +350,22 @@ static double bytes_sent(const watched *w, int32_t size) {
 
 static void measure(bench *b, double seconds) {
     cp_times *t = b->times;
-    double quartiles[3];
-    t->runs = time_runs(b, call_once, seconds, t->quartiles);
-    if (!t->runs) return;
+    double quartiles[TIMED][3] = {{0}};
     b->wire.mode = RECORD;
     if (call_once(b) || b->wire.no_memory) cp_fail(&t->result, "rank %d: the recorded call fails", b->rank->rank);
     b->wire.mode = PASS;
     if (any_failed(b)) return;
     combine(b, bytes_sent(&b->wire, b->rank->size), &t->sent_most, &t->sent_all);
     combine(b, (double)b->workspace_bytes, &t->workspace, NULL);
-    if (!time_runs(b, play_back, seconds / 4, quartiles)) return;
-    t->communication = quartiles[1];
-    b->wire.mode = SILENT;
-    int counted = time_runs(b, call_once, seconds / 4, quartiles);
-    b->wire.mode = PASS;
-    if (!counted) return;
-    t->compute = quartiles[1];
-    if (!time_runs(b, call_single, seconds / 2, quartiles)) return;
-    t->single = quartiles[1];
+    t->runs = time_turns(b, seconds, quartiles);
+    if (!t->runs) return;
+    memcpy(t->quartiles, quartiles[WHOLE], sizeof t->quartiles);
+    t->communication = quartiles[MESSAGES][1];
+    t->compute = quartiles[KERNELS][1];
+    t->single = quartiles[ONE_DEVICE][1];
     if (t->communication > 0)
         t->overlap = fmin(fmax((t->compute + t->communication - t->quartiles[1]) / t->communication, 0), 1);
-    t->efficiency = t->single / (b->rank->size * t->quartiles[1]);
+    if (t->quartiles[1] > 0) t->efficiency = t->single / (b->rank->size * t->quartiles[1]);
 }
 
 void cp_bench(cp_rank *rank, const cp_row *row, const cp_whole *whole, double seconds, cp_times *times_out) {
