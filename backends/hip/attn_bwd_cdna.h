@@ -94,7 +94,7 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
     static_assert(AT_WORK_TILE + STW_CDNA_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
     static_assert(sizeof(attn_work_tile) <= STW_CDNA_WORK_TILE_BYTES, "a work tile has room");
     static_assert(AT_QT % 1024 == 0, "places of statistics follow from those of Q^T");
-    static_assert(MODE <= CDNA_ORDERED || PARTS == 1, "features of single pairs know whole steps");
+    static_assert(MODE <= CDNA_ORDERED || cdna_hides(MODE) || PARTS == 1, "features of single pairs know whole steps");
     static_assert(IN_AGPRS || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
 };
 
@@ -183,7 +183,8 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
-    if constexpr ((C::MODE == CDNA_DROPOUT || C::MODE == CDNA_HIDDEN) && ANY) w.feature.enter_step(block, w.thread());
+    if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
+        if (part == 0) w.feature.enter_step(block, w.thread());
     leaf_f4 lse = w.lds.read_stats(first, 0), delta = w.lds.read_stats(first, 1);
     attn_cdna_scores<KIND, C> t;
     auto prepare_stats = [&] {
@@ -221,7 +222,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     ds_stream ds(w.lds);
     leaf_f4 dq[HALVES][C::COLUMNS];
     auto add = [&](int half) {
-        if (part == 0 && half == 0) w.turn.wait();
+        if (part == 0 && half == 0) w.turn.wait(block);
         if constexpr (LIFTED)
             DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
         if (EXACT) cdna_settle();

@@ -8,8 +8,31 @@
 
 #include "attn_bwd_cdna_loads.h"
 
-/* What a kernel knows besides causal masks and windows; CDNA_PLAIN ones have no code of the others. */
-enum { CDNA_PLAIN, CDNA_ORDERED, CDNA_ALIBI, CDNA_SOFTCAP, CDNA_HIDDEN, CDNA_DROPOUT, CDNA_BIAS, CDNA_BYTES };
+/* What a kernel knows besides causal masks and windows; CDNA_PLAIN ones have no code of the others. Masks in memory:
+ * without deterministic mode, with it alone, with it where the call asks for it. */
+enum {
+    CDNA_PLAIN,
+    CDNA_ORDERED,
+    CDNA_ALIBI,
+    CDNA_SOFTCAP,
+    CDNA_HIDDEN,
+    CDNA_DROPOUT,
+    CDNA_BIAS,
+    CDNA_BYTES,
+    CDNA_HIDDEN_ORDERED,
+    CDNA_HIDDEN_ASKED
+};
+/* The one of them whose feature it has. */
+DEV_FN constexpr int cdna_feature_of(int mode) {
+    return mode == CDNA_HIDDEN_ORDERED || mode == CDNA_HIDDEN_ASKED ? CDNA_HIDDEN : mode;
+}
+DEV_FN constexpr bool cdna_hides(int mode) { return cdna_feature_of(mode) == CDNA_HIDDEN; }
+/* Deterministic mode in a kernel: never, where the call asks for it, always. */
+enum { CDNA_NO_TURNS, CDNA_TURNS_ASKED, CDNA_TURNS };
+DEV_FN constexpr int cdna_turns(int mode) {
+    if (mode == CDNA_ORDERED || mode == CDNA_HIDDEN_ORDERED) return CDNA_TURNS;
+    return mode == CDNA_HIDDEN_ASKED ? CDNA_TURNS_ASKED : CDNA_NO_TURNS;
+}
 /* The problem has a bias. */
 DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode == CDNA_BYTES; }
 
@@ -19,26 +42,23 @@ DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode =
  * the diagonal; a semaphore of the query block holds the one that added last. Additions are made where every XCD sees
  * them (device scope), and so are the accesses to semaphores: once all waves have their additions acknowledged, one
  * wave may pass the turn on, and no cache is written back. The acknowledgement is awaited in the next step behind most
- * of its products. Other modes: nothing. */
-template <class C, bool ORDERED = C::MODE == CDNA_ORDERED> struct attn_cdna_turn {
-    DEV_METHOD void enter_work_tile(const attn_work_tile &, int) {}
-    DEV_METHOD void enter_head(uint32_t *) {}
-    DEV_METHOD void acknowledge() const {}
-    DEV_METHOD void pass_on() const {}
-    DEV_METHOD void look() {}
-    DEV_METHOD void wait() const {}
-    DEV_METHOD void next() {}
-    DEV_METHOD void leave_head() const {}
-};
-template <class C> struct attn_cdna_turn<C, true> {
+ * of its products. Whom a key block awaits is the next one, or under masks in memory the next that they do not hide:
+ * a lane of `awaited` has it of one of 64 query blocks. No turns: nothing. */
+template <class C, int TURNS = cdna_turns(C::MODE)> struct attn_cdna_turn {
+    enum { ASKED = TURNS == CDNA_TURNS_ASKED, CHOOSES = cdna_hides(C::MODE) };
     typedef DEV_GLOBAL uint32_t semaphore;
     semaphore *at; /* of this step's query block */
     uint32_t mine, seen;
+    uint32_t awaited; /* CHOOSES: of query block `from` + lane */
+    int from;
     bool keeps, due; /* wave 0 has the semaphores; it is to pass on the turn of the step before */
+    bool asked;      /* ASKED: it is deterministic mode                                         */
 
+    DEV_METHOD bool is_asked() const { return !ASKED || asked; }
     DEV_METHOD void enter_work_tile(const attn_work_tile &u, int wave) {
         mine = (uint32_t)dev_uniform(u.block);
         keeps = wave == 0;
+        if (ASKED) asked = cdna_launch_again()->dq_semaphore != nullptr;
     }
     DEV_METHOD void enter_head(uint32_t *first) {
         at = cdna_opaque_scalar((semaphore *)first);
@@ -46,6 +66,7 @@ template <class C> struct attn_cdna_turn<C, true> {
     }
     /* All additions of this wave have been made. */
     DEV_METHOD void acknowledge() const {
+        if (!is_asked()) return;
         cdna_wait_memory();
         asm volatile("" ::: "memory");
     }
@@ -53,27 +74,42 @@ template <class C> struct attn_cdna_turn<C, true> {
     DEV_METHOD void pass_on() const {
         if (due) __hip_atomic_store(at - 1, mine, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
     }
-    DEV_METHOD void look() { seen = __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
+    DEV_METHOD void look() {
+        if (is_asked()) seen = __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    }
     /* Until it is this key block's turn. With wrong cu_seqlens there may be no order: status_out tells. */
-    DEV_METHOD void wait() const {
+    DEV_METHOD void wait(int block) const {
+        if (!is_asked()) return;
+        const uint32_t before = CHOOSES ? (uint32_t)__builtin_amdgcn_readlane((int)awaited, block - from) : mine + 1;
         uint32_t last = (uint32_t)dev_uniform((int)seen);
-        if (__builtin_expect(last != mine + 1, 0)) do {
+        if (__builtin_expect(last != before, 0)) do {
                 if (*cdna_launch_again()->unordered) break;
                 __builtin_amdgcn_s_sleep(4);
                 last = (uint32_t)dev_uniform((int)__hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT));
-            } while (last != mine + 1);
+            } while (last != before);
         asm volatile("" ::: "memory");
     }
     DEV_METHOD void next() {
-        due = keeps;
+        due = ASKED ? keeps && asked : keeps;
         ++at;
     }
     /* Behind the last step of a head. */
     DEV_METHOD void leave_head() const {
+        if (!is_asked()) return;
         acknowledge();
         cdna_barrier();
         pass_on();
     }
+};
+template <class C> struct attn_cdna_turn<C, CDNA_NO_TURNS> {
+    DEV_METHOD void enter_work_tile(const attn_work_tile &, int) {}
+    DEV_METHOD void enter_head(uint32_t *) {}
+    DEV_METHOD void acknowledge() const {}
+    DEV_METHOD void pass_on() const {}
+    DEV_METHOD void look() {}
+    DEV_METHOD void wait(int) const {}
+    DEV_METHOD void next() {}
+    DEV_METHOD void leave_head() const {}
 };
 
 /* ---- features of single pairs ---- */
@@ -89,7 +125,7 @@ template <class C> DEV_FN uint32_t cdna_spread(uint32_t x) { return C::WIDTH < 1
 
 /* What a feature knows of the problem: set() of a work tile, then lift() where Q and K are multiplied by powers of two,
  * enter_head() of a query head. */
-template <class C, int MODE = C::MODE> struct attn_cdna_feature {
+template <class C, int FEATURE = cdna_feature_of(C::MODE)> struct attn_cdna_feature {
     DEV_METHOD void set(const attn_work_tile &, cdna_launch, int) {}
     DEV_METHOD void lift() {}
     DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int, int, int) {}

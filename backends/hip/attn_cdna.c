@@ -9,7 +9,8 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads know masks and deterministic mode alone, those of f32 masks */
+/* Tiles of wider heads know masks and deterministic mode alone, those of f32 causal masks and windows. */
+enum { CDNA_MODES_DIM = 128 };
 /* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most,
  * and work tiles are parts where there are more (split_of). */
 enum { CDNA_SUM_ROWS = 2048 };
@@ -72,30 +73,38 @@ static int64_t class_of_keys(const stw_attn_params *p) {
     return stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
 }
 
-/* The own kernels are of several modes, by the one thing that each knows besides causal masks and windows. `exact`:
- * what stands behind it where products may lose subnormal operands; in deterministic mode, where other work tiles wait,
- * it leaves none. */
+/* The own kernels are of several modes, by the one thing that each knows besides causal masks and windows; those for
+ * masks in memory know deterministic mode besides. `exact`: what stands behind it where products may lose subnormal
+ * operands; kernels that know deterministic mode, where other work tiles wait, leave none. `dims`: at the head dims
+ * that it has, or all. */
+enum { ANY_DIM, TO_64, ABOVE_64 };
 typedef struct cdna_mode {
     const char *name, *exact;
     uint32_t features, bytes; /* a bias of bytes */
+    uint32_t dims;
 } cdna_mode;
-#define SINGLE_PAIRS (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
-#define MASKS        (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)
+#define SINGLE_PAIRS  (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
+#define MASKS         (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)
+#define DETERMINISTIC STW_FEAT_DETERMINISTIC
 
-static const cdna_mode *mode_of(const stw_attn_params *p) {
-    static const cdna_mode modes[] = {{"plain", "exact", 0, 0},
-                                      {"ordered", NULL, STW_FEAT_DETERMINISTIC, 0},
-                                      {"alibi", "alibi_exact", STW_FEAT_ALIBI, 0},
-                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP, 0},
-                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT, 0},
-                                      {"bias", "bias_exact", STW_FEAT_BIAS, 0},
-                                      {"bytes", "bytes_exact", STW_FEAT_BIAS, 1},
-                                      {"hidden", "hidden_exact", MASKS, 0}};
-    uint32_t features = p->features & (SINGLE_PAIRS | MASKS | STW_FEAT_DETERMINISTIC);
+static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *p) {
+    static const cdna_mode modes[] = {{"plain", "exact", 0, 0, ANY_DIM},
+                                      {"ordered", NULL, DETERMINISTIC, 0, ANY_DIM},
+                                      {"alibi", "alibi_exact", STW_FEAT_ALIBI, 0, ANY_DIM},
+                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP, 0, ANY_DIM},
+                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT, 0, ANY_DIM},
+                                      {"bias", "bias_exact", STW_FEAT_BIAS, 0, ANY_DIM},
+                                      {"bytes", "bytes_exact", STW_FEAT_BIAS, 1, ANY_DIM},
+                                      {"hidden", "hidden_exact", MASKS, 0, TO_64},
+                                      {"hidden_ordered", NULL, MASKS | DETERMINISTIC, 0, TO_64},
+                                      {"hidden", NULL, MASKS, 0, ABOVE_64},
+                                      {"hidden", NULL, MASKS | DETERMINISTIC, 0, ABOVE_64}};
+    uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
+    const uint32_t other_dims = tile->head_dim > 64 ? TO_64 : ABOVE_64;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i)
-        if (modes[i].features == features && modes[i].bytes == bytes) return &modes[i];
+        if (modes[i].features == features && modes[i].bytes == bytes && modes[i].dims != other_dims) return &modes[i];
     return NULL;
 }
 
@@ -135,6 +144,7 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     if (!has_long_sums(p) || (!whole && stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
     if (tile->head_dim > CDNA_MODES_DIM || p->dtype == STW_F32) {
+        if (p->dtype != STW_F32) rest.features &= ~MASKS;
         if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
         return p->dtype == STW_F32 && (p->features & STW_FEAT_DETERMINISTIC) ? "deterministic mode" : NULL;
     }
@@ -146,12 +156,11 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
     if (p->features & STW_FEAT_BIAS) {
-        if (!mode_of(p)) return "a bias and another feature";
+        if (!mode_of(tile, p)) return "a bias and another feature";
         return bias_refusal(tile, p);
     }
-    if (mode_of(p)) return NULL;
-    if (p->features & STW_FEAT_DETERMINISTIC)
-        return "ALiBi, softcap, dropout or a mask in memory in deterministic mode";
+    if (mode_of(tile, p)) return NULL;
+    if (p->features & STW_FEAT_DETERMINISTIC) return "ALiBi, softcap or dropout in deterministic mode";
     return "two of ALiBi, softcap, dropout and a mask in memory";
 }
 
@@ -196,7 +205,7 @@ static int cdna_postprocess(const stw_attn_params *p) {
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     stw_attn_tiled_plan(tile, p, wave, 0, out);
     if (cdna_refusal(tile, p)) return;
-    out->mode = mode_of(p)->name;
+    out->mode = mode_of(tile, p)->name;
     out->sums_dq = 1;
     out->bn = STW_CDNA_BN(tile->head_dim);
     out->smem = STW_CDNA_SMEM(tile->head_dim);
@@ -211,13 +220,13 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
 /* A kernel behind the main loop takes the work tiles that the main loop has left alone. */
 static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan(tile, p, wave, out);
-    out->exact = cdna_refusal(tile, p) ? NULL : mode_of(p)->exact;
+    out->exact = cdna_refusal(tile, p) ? NULL : mode_of(tile, p)->exact;
 }
 
 /* Kernels for head_dim_v up to STW_CDNA_TALL_V, which one tile has besides. */
 static void make_tall(const stw_variant *tile, const stw_attn_params *p, stw_attn_choice *out) {
     if (p->head_dim_v > STW_CDNA_TALL_V || cdna_refusal(tile, p)) return;
-    out->mode = p->features & STW_FEAT_DETERMINISTIC ? "tall_ordered" : "tall";
+    out->mode = stw_attn_masks(p) ? "tall_hidden" : p->features & STW_FEAT_DETERMINISTIC ? "tall_ordered" : "tall";
 }
 
 static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
