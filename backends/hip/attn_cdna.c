@@ -37,32 +37,53 @@ static uint32_t element_of(const stw_attn_params *p, uint32_t output, uint32_t d
     return !(p->outputs & output) ? 0 : dtype == STW_F32 ? 4 : 2;
 }
 
-/* NULL, or the first tensor of those that the main loop reads and writes whose rows are not even, and why. */
+/* NULL, or the first tensor of those that the main loop reads and writes whose rows it does not take, and why. Rows that
+ * are read are whole vectors, maybe with zeros behind the last column (STW_FEAT_PADDED); dK and dV may lie anyhow. */
 static const char *uneven_tensor(const stw_attn_params *p, int64_t rows, int64_t keys) {
-#define TENSOR(name, field, side, cols, element)                                                                       \
+#define TENSOR(name, field, side, cols, element, BIT)                                                                  \
     {&p->field,                                                                                                        \
      side,                                                                                                             \
      p->cols,                                                                                                          \
      element,                                                                                                          \
+     BIT,                                                                                                              \
      "rows of " name " that are not whole vectors of 16 bytes",                                                        \
      "rows of " name " beyond 32-bit offsets"}
-    const uint32_t element = p->dtype == STW_F32 ? 4 : 2;
+    const uint32_t element = p->dtype == STW_F32 ? 4 : 2, vector = 16 / element;
     const uint32_t dk = element_of(p, STW_OUT_DK, p->dk_dtype), dv = element_of(p, STW_OUT_DV, p->dv_dtype);
     const struct {
         const stw_tensor_param *tensor;
         int64_t rows;
         uint32_t cols, element; /* bytes */
+        uint32_t padded;        /* its bit; 0: it is written */
         const char *not_whole, *far;
-    } tensors[] = {TENSOR("q", q, rows, head_dim_qk, element), TENSOR("dout", dout, rows, head_dim_v, element),
-                   TENSOR("k", k, keys, head_dim_qk, element), TENSOR("v", v, keys, head_dim_v, element),
-                   TENSOR("dk", dk, keys, head_dim_qk, dk),    TENSOR("dv", dv, keys, head_dim_v, dv)};
+    } tensors[] = {TENSOR("q", q, rows, head_dim_qk, element, STW_VECTOR_Q),
+                   TENSOR("dout", dout, rows, head_dim_v, element, STW_VECTOR_DOUT),
+                   TENSOR("k", k, keys, head_dim_qk, element, STW_VECTOR_K),
+                   TENSOR("v", v, keys, head_dim_v, element, STW_VECTOR_V),
+                   TENSOR("dk", dk, keys, head_dim_qk, dk, 0),
+                   TENSOR("dv", dv, keys, head_dim_v, dv, 0)};
 #undef TENSOR
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i) {
         if (!tensors[i].element) continue;
-        if (!is_whole(tensors[i].tensor, tensors[i].cols, 16 / element)) return tensors[i].not_whole;
+        const uint32_t padded = p->features & STW_FEAT_PADDED * tensors[i].padded ? vector - 1 : 0;
+        const uint32_t cols = (tensors[i].cols + padded) & ~padded;
+        if (tensors[i].padded && !is_whole(tensors[i].tensor, cols, vector)) return tensors[i].not_whole;
         if (!is_near(tensors[i].tensor, tensors[i].rows, tensors[i].element)) return tensors[i].far;
     }
     return NULL;
+}
+
+/* The epilogue stores up to four neighbouring columns of dK and dV at once: where rows have others, it leaves them in
+ * the workspace, and the last kernel stores each by itself. */
+static int is_apart(const stw_attn_params *p) { return ((p->head_dim_qk | p->head_dim_v) & 3) != 0; }
+
+/* NULL, or why they must not: deterministic mode promises a workspace of at most 4 times dQ in f32. */
+static const char *apart_refusal(const stw_attn_params *p) {
+    if (!is_apart(p) || !(p->features & STW_FEAT_DETERMINISTIC)) return NULL;
+    const int packed = (p->features & (STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV)) != 0;
+    return packed || p->max_seq_kv > p->max_seq_q * p->group
+               ? "head dims that are no multiples of 4 in deterministic mode, packed or with more keys than query rows"
+               : NULL;
 }
 
 static int64_t class_of_rows(const stw_attn_params *p) {
@@ -173,7 +194,7 @@ static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *
     if (!(p->outputs & STW_OUT_DQKV)) return "no dQ, dK or dV is wanted";
     if (p->outputs & STW_OUT_DBIAS) return "dBias";
     if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
-    return uneven_tensor(p, rows, keys);
+    return uneven_tensor(p, rows, keys) ? uneven_tensor(p, rows, keys) : apart_refusal(p);
 }
 
 /* Work tiles of these kernels may be parts, as many as keep compute units busy. Nothing of it was measured. The costs
@@ -212,6 +233,7 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->vectors = STW_STATS_NEGATED | (p->features & STW_FEAT_DETERMINISTIC ? STW_KEYS_DESCEND : 0);
     out->small_rows = STW_CDNA_ROWS;
     out->split = split_of(tile, p, out->bn);
+    out->apart = (uint32_t)is_apart(p);
     out->xcds = xcds_of(p);
     if (cdna_preprocess(p)) out->preprocess = p->features & STW_FEAT_DETERMINISTIC ? "cdna_ordered" : "cdna";
     out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
@@ -246,6 +268,7 @@ static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t
     out->bn = STW_CDNA_F32_BN(tile->head_dim);
     out->smem = STW_CDNA_F32_SMEM(tile->head_dim);
     out->split = split_of(tile, p, out->bn);
+    out->apart = (uint32_t)is_apart(p);
     out->xcds = xcds_of(p);
     out->vectors = STW_STATS_NEGATED;
 }
