@@ -94,7 +94,8 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
     static_assert(AT_WORK_TILE + STW_CDNA_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
     static_assert(sizeof(attn_work_tile) <= STW_CDNA_WORK_TILE_BYTES, "a work tile has room");
     static_assert(AT_QT % 1024 == 0, "places of statistics follow from those of Q^T");
-    static_assert(MODE <= CDNA_ORDERED || cdna_hides(MODE) || PARTS == 1, "features of single pairs know whole steps");
+    static_assert(MODE <= CDNA_ORDERED || cdna_hides(MODE) || MODE == CDNA_BIAS || PARTS == 1,
+                  "features of single pairs know whole steps");
     static_assert(IN_AGPRS || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
 };
 
@@ -185,6 +186,8 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     const int first = part * C::HELD / 16;
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());
+    if constexpr (C::MODE == CDNA_BIAS)
+        if (part == 0) w.feature.prepare();
     leaf_f4 lse = w.lds.read_stats(first, 0), delta = w.lds.read_stats(first, 1);
     attn_cdna_scores<KIND, C> t;
     auto prepare_stats = [&] {
@@ -246,7 +249,8 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     CDNA_FENCE();
     /* loads come before the additions, so that no step waits for its own */
     w.queries.fetch(w.ahead);
-    if constexpr (cdna_biased(C::MODE)) w.feature.fetch();
+    if constexpr (cdna_biased(C::MODE))
+        if (part == C::PARTS - 1) w.feature.fetch();
     if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
     CDNA_FENCE();
     mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);

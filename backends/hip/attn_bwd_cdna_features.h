@@ -338,58 +338,104 @@ template <bool OVERLAPS, class C> struct attn_cdna_draws<OVERLAPS, C, CDNA_DROPO
     }
 };
 
-/* ---- a bias of the operands' type, or of bytes ---- */
+/* ---- a bias of the operands' type, of f32 or of bytes ---- */
 
-DEV_FN uint32_t attn_cdna_element(uint16_t, cdna_buffer from, uint32_t at) {
-    return __builtin_amdgcn_raw_buffer_load_b16(from, at, 0, 0);
-}
-DEV_FN uint32_t attn_cdna_element(uint8_t, cdna_buffer from, uint32_t at) {
-    return __builtin_amdgcn_raw_buffer_load_b8(from, at, 0, 0);
-}
-
-/* A lane loads what belongs to its own scores, an element (E) at a time, a step ahead: strides may be anything. A bias
- * may put S anywhere (-1e9 in all of a row), so LSE comes without log2(e), and the difference S - LSE first. */
-template <class C, class E> struct attn_cdna_bias {
+/* A lane loads what belongs to its own scores, an element at a time, a step ahead: strides may be anything. A bias may
+ * put S anywhere (-1e9 in all of a row), so LSE comes without log2(e), and the difference S - LSE first. */
+template <class C> struct attn_cdna_bias {
     cdna_buffer from;
-    uint32_t at;                   /* of the lane's first query of the next block and its key of tile 0 */
-    int query, keys;               /* bytes: a row, 16 keys                                             */
-    uint32_t next[2][C::TILES][4]; /* halves; of query 4 g + r                                          */
+    uint32_t at;                   /* of the lane's first query of the next block and its key of tile 0  */
+    int query, keys;               /* bytes: a row, 16 keys                                              */
+    uint32_t next[2][C::TILES][4]; /* of query 4 g + r: as loaded, an element in the low bits            */
 
-    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
-        query = (int)l->p.bias.query * (int)sizeof(E);
-        keys = 16 * (int)l->p.bias.key * (int)sizeof(E);
+    DEV_METHOD void set(int element, cdna_launch l) {
+        query = (int)l->p.bias.query * element;
+        keys = 16 * (int)l->p.bias.key * element;
     }
     DEV_METHOD void lift() {}
-    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
+    DEV_METHOD void enter_head(int element, const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
         const int64_t j0 = dev_uniform(u.j0);
         const int rows = (int)dev_uniform(u.seq.q.used), cols = (int)(dev_uniform(u.seq.kv.used) - j0);
-        const int key = (int)l->p.bias.key * (int)sizeof(E);
-        const char *base =
-            (const char *)l->p.bias.data +
-            (dev_uniform(u.b) * l->p.bias.batch + h * l->p.bias.head + j0 * l->p.bias.key) * (int)sizeof(E);
-        from = cdna_buffer_of(base, rows > 0 && cols > 0 ? (rows - 1) * query + (cols - 1) * key + (int)sizeof(E) : 0);
+        const int key = (int)l->p.bias.key * element;
+        const char *base = (const char *)l->p.bias.data +
+                           (dev_uniform(u.b) * l->p.bias.batch + h * l->p.bias.head + j0 * l->p.bias.key) * element;
+        from = cdna_buffer_of(base, rows > 0 && cols > 0 ? (rows - 1) * query + (cols - 1) * key + element : 0);
         at = (uint32_t)((first * C::BM + 4 * (thread >> 4 & 3)) * query +
                         (C::KEYS * dev_uniform(thread >> 6) + (thread & 15)) * key);
     }
-    DEV_METHOD void fetch() {
+    /* load(offset): an element. */
+    template <class Load> DEV_METHOD void fetch_by(Load load) {
         DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
                 const uint32_t row = at + (uint32_t)((16 * half + r) * query);
-                DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-                    next[half][i][r] = attn_cdna_element(E(), from, row + (uint32_t)(i * keys));
+                DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) next[half][i][r] = load(row + (uint32_t)(i * keys));
             }
-        at += (uint32_t)(C::BM * query);
+    }
+    DEV_METHOD void fetch_bytes() {
+        fetch_by([&](uint32_t to) -> uint32_t { return __builtin_amdgcn_raw_buffer_load_b8(from, to, 0, 0); });
+    }
+    DEV_METHOD void fetch_halves() {
+        fetch_by([&](uint32_t to) -> uint32_t { return __builtin_amdgcn_raw_buffer_load_b16(from, to, 0, 0); });
+    }
+    DEV_METHOD void fetch_words() {
+        fetch_by([&](uint32_t to) -> uint32_t { return __builtin_amdgcn_raw_buffer_load_b32(from, to, 0, 0); });
     }
 };
-template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C, uint16_t> {
+
+/* Any of the three, asked at run time: a step begins by making f32 of what has come. Bytes become bits of pairs that are
+ * hidden, as masks' are (attn_cdna_feature<C, CDNA_HIDDEN>), and all their steps test pairs. */
+template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
+    int element;
+    uint32_t bits;
+
+    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
+        element = l->p.bias_dtype == STW_U8 ? 1 : l->p.bias_dtype == STW_F32 ? 4 : 2;
+        attn_cdna_bias<C>::set(element, l);
+    }
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
+        attn_cdna_bias<C>::enter_head(element, u, l, h, first, thread);
+    }
+    DEV_METHOD void fetch() {
+        if (element == 2) this->fetch_halves();
+        else if (element == 4) this->fetch_words();
+        else this->fetch_bytes();
+        this->at += (uint32_t)(C::BM * this->query);
+    }
+    DEV_METHOD void prepare() {
+        if (element == 4) return;
+        if (element == 2) {
+            DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+                DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                    DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                        this->next[half][i][r] =
+                            __builtin_bit_cast(uint32_t, cdna_pair(typename C::T(), this->next[half][i][r]).x);
+            return;
+        }
+        bits = 0;
+        DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+                    bits |= this->next[half][i][r] ? 0u : 1u << (16 * half + 4 * i + r);
+                    this->next[half][i][r] = 0;
+                }
+    }
     /* Of query 4 g + r and tile i. */
-    DEV_METHOD float added(int half, int i, int r) const {
-        return cdna_pair(typename C::T(), this->next[half][i][r]).x;
+    DEV_METHOD float added(int half, int i, int r) const { return __builtin_bit_cast(float, this->next[half][i][r]); }
+    DEV_METHOD bool hides(int half, int i, int r) const {
+        return element == 1 && (bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0;
     }
-    DEV_METHOD bool shows(int, int, int) const { return true; }
 };
-template <class C> struct attn_cdna_feature<C, CDNA_BYTES> : attn_cdna_bias<C, uint8_t> {
-    DEV_METHOD float added(int, int, int) const { return 0.0f; }
+
+/* Bytes alone, where they have kernels of their own. */
+template <class C> struct attn_cdna_feature<C, CDNA_BYTES> : attn_cdna_bias<C> {
+    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) { attn_cdna_bias<C>::set(1, l); }
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
+        attn_cdna_bias<C>::enter_head(1, u, l, h, first, thread);
+    }
+    DEV_METHOD void fetch() {
+        this->fetch_bytes();
+        this->at += (uint32_t)(C::BM * this->query);
+    }
     DEV_METHOD bool shows(int half, int i, int r) const { return this->next[half][i][r] != 0; }
 };
 

@@ -90,7 +90,8 @@ template <int KIND, class C> struct attn_cdna_scores {
                 sees[e][r] =
                     ANY ? (uint32_t)(distance[i] + row) <= (uint32_t)how.span && lse[2 * k + r] != -dev_infinity()
                         : distance[i] <= row;
-                if constexpr (ANY && cdna_hides(C::MODE)) sees[e][r] &= !feature.hides(half, i, 2 * k + r);
+                if constexpr (ANY && (cdna_hides(C::MODE) || C::MODE == CDNA_BIAS))
+                    sees[e][r] &= !feature.hides(half, i, 2 * k + r);
             }
     }
     DEV_METHOD leaf_f2 scores_of(int e) {

@@ -9,7 +9,7 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-/* Tiles of wider heads know masks and deterministic mode alone, those of f32 causal masks and windows. */
+/* Tiles of wider heads know a bias, masks and deterministic mode alone, those of f32 causal masks and windows. */
 enum { CDNA_MODES_DIM = 128 };
 /* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most,
  * and work tiles are parts where there are more (split_of). */
@@ -96,9 +96,9 @@ static int64_t class_of_keys(const stw_attn_params *p) {
 
 /* The own kernels are of several modes, by the one thing that each knows besides causal masks and windows; those for
  * masks in memory know deterministic mode besides. `exact`: what stands behind it where products may lose subnormal
- * operands; kernels that know deterministic mode, where other work tiles wait, leave none. `dims`: at the head dims
- * that it has, or all. */
-enum { ANY_DIM, TO_64, ABOVE_64 };
+ * operands; kernels that know deterministic mode, where other work tiles wait, leave none. `dims`: the head dims that
+ * it has. */
+enum { ANY_DIM, TO_64, ABOVE_64, WITH_BYTES, WITHOUT_BYTES };
 typedef struct cdna_mode {
     const char *name, *exact;
     uint32_t features, bytes; /* a bias of bytes */
@@ -108,6 +108,12 @@ typedef struct cdna_mode {
 #define MASKS         (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)
 #define DETERMINISTIC STW_FEAT_DETERMINISTIC
 
+static int has_dim(uint32_t dims, uint32_t head_dim) {
+    const int bytes = head_dim == 64 || head_dim == 128;
+    return dims == ANY_DIM || dims == (head_dim > 64 ? ABOVE_64 : TO_64) ||
+           dims == (bytes ? WITH_BYTES : WITHOUT_BYTES);
+}
+
 static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *p) {
     static const cdna_mode modes[] = {{"plain", "exact", 0, 0, ANY_DIM},
                                       {"ordered", NULL, DETERMINISTIC, 0, ANY_DIM},
@@ -115,7 +121,8 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
                                       {"softcap", "softcap_exact", STW_FEAT_SOFTCAP, 0, ANY_DIM},
                                       {"dropout", "dropout_exact", STW_FEAT_DROPOUT, 0, ANY_DIM},
                                       {"bias", "bias_exact", STW_FEAT_BIAS, 0, ANY_DIM},
-                                      {"bytes", "bytes_exact", STW_FEAT_BIAS, 1, ANY_DIM},
+                                      {"bytes", "bytes_exact", STW_FEAT_BIAS, 1, WITH_BYTES},
+                                      {"bias", "bias_exact", STW_FEAT_BIAS, 1, WITHOUT_BYTES},
                                       {"hidden", "hidden_exact", MASKS, 0, TO_64},
                                       {"hidden_ordered", NULL, MASKS | DETERMINISTIC, 0, TO_64},
                                       {"hidden", NULL, MASKS, 0, ABOVE_64},
@@ -123,9 +130,9 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
     uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
-    const uint32_t other_dims = tile->head_dim > 64 ? TO_64 : ABOVE_64;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i)
-        if (modes[i].features == features && modes[i].bytes == bytes && modes[i].dims != other_dims) return &modes[i];
+        if (modes[i].features == features && modes[i].bytes == bytes && has_dim(modes[i].dims, tile->head_dim))
+            return &modes[i];
     return NULL;
 }
 
@@ -137,14 +144,15 @@ static int cdna_preprocess(const stw_attn_params *p) {
            p->lse.seq >= 0 && (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
 }
 
-/* NULL, or why the kernels for a bias do not take it: they load elements of q's type or bytes by 32-bit offsets, and
- * LSE as CDNA's own preprocess kernel writes it for them. */
-static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *p) {
+/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
+ * and LSE as CDNA's own preprocess kernel writes it for them. */
+static const char *bias_refusal(const stw_attn_params *p) {
     const stw_bias_param *t = &p->bias;
-    const int64_t rows = class_of_rows(p) + 256, keys = class_of_keys(p) + 256, most = INT64_C(1) << 30;
-    if (tile->head_dim % 64) return "a bias at head dims up to 32 and from 65 to 96";
+    const int64_t rows = class_of_rows(p) + 256, keys = class_of_keys(p) + 256;
+    const int64_t most = INT64_C(1) << (p->bias_dtype == STW_F32 ? 29 : 30);
     if (p->outputs & STW_OUT_DBIAS) return "dBias";
-    if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8) return "a bias of neither q's type nor bytes";
+    if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
+        return "a bias of neither q's type nor f32 nor bytes";
     if (t->query < 0 || t->key < 0 || t->query >= most / rows || t->key >= most / keys ||
         rows * t->query + keys * t->key >= most)
         return "rows of the bias beyond 32-bit offsets";
@@ -164,12 +172,11 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     const int whole = stw_attn_masks(p) != NULL; /* split_of */
     if (!has_long_sums(p) || (!whole && stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
-    if (tile->head_dim > CDNA_MODES_DIM || p->dtype == STW_F32) {
-        if (p->dtype != STW_F32) rest.features &= ~MASKS;
+    if (p->dtype == STW_F32) {
         if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
-        return p->dtype == STW_F32 && (p->features & STW_FEAT_DETERMINISTIC) ? "deterministic mode" : NULL;
+        return p->features & STW_FEAT_DETERMINISTIC ? "deterministic mode" : NULL;
     }
-    rest.features &= ~(SINGLE_PAIRS | MASKS);
+    rest.features &= ~(MASKS | (tile->head_dim > CDNA_MODES_DIM ? STW_FEAT_BIAS : SINGLE_PAIRS));
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
     if (p->features & STW_FEAT_ALIBI_COLUMN) return "ALiBi by key, not by distance";
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
@@ -178,7 +185,7 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         return "a dropout_p that is 1 in f32, by the map mem_eff";
     if (p->features & STW_FEAT_BIAS) {
         if (!mode_of(tile, p)) return "a bias and another feature";
-        return bias_refusal(tile, p);
+        return bias_refusal(p);
     }
     if (mode_of(tile, p)) return NULL;
     if (p->features & STW_FEAT_DETERMINISTIC) return "ALiBi, softcap or dropout in deterministic mode";
@@ -245,10 +252,11 @@ static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32
     out->exact = cdna_refusal(tile, p) ? NULL : mode_of(tile, p)->exact;
 }
 
-/* Kernels for head_dim_v up to STW_CDNA_TALL_V, which one tile has besides. */
+/* Kernels for head_dim_v up to STW_CDNA_TALL_V, which one tile has besides: without a bias, and without masks in
+ * memory. */
 static void make_tall(const stw_variant *tile, const stw_attn_params *p, stw_attn_choice *out) {
-    if (p->head_dim_v > STW_CDNA_TALL_V || cdna_refusal(tile, p)) return;
-    out->mode = stw_attn_masks(p) ? "tall_hidden" : p->features & STW_FEAT_DETERMINISTIC ? "tall_ordered" : "tall";
+    if (p->head_dim_v > STW_CDNA_TALL_V || cdna_refusal(tile, p) || p->features & (MASKS | STW_FEAT_BIAS)) return;
+    out->mode = p->features & STW_FEAT_DETERMINISTIC ? "tall_ordered" : "tall";
 }
 
 static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
