@@ -201,14 +201,20 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
         auto draw = cdna_behind_product([&](int piece) { t.draws.piece(w.feature, block, first + half, piece); });
-        auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, w.feature, lse, piece); });
+        auto softmax = cdna_behind_product(
+            [&](int piece) { t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece); });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
         prepare_stats();
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         if constexpr (C::MODE == CDNA_DROPOUT && !ANY) mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, draw);
         else mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
-        mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
+        if constexpr (C::MODE == CDNA_DROPOUT && ANY) {
+            auto capped =
+                cdna_behind_product([&](int piece) { t.template softmax<true>(w.scoring, w.feature, lse, piece); });
+            if (w.feature.caps) mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, capped);
+            else mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
+        } else mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
         if (half < LAST) {
             lse = w.lds.read_stats(first + half + 1, 0);
             delta = w.lds.read_stats(first + half + 1, 1);

@@ -33,6 +33,8 @@ DEV_FN constexpr int cdna_turns(int mode) {
     if (mode == CDNA_ORDERED || mode == CDNA_HIDDEN_ORDERED) return CDNA_TURNS;
     return mode == CDNA_HIDDEN_ASKED ? CDNA_TURNS_ASKED : CDNA_NO_TURNS;
 }
+/* ALiBi: in kernels of its own, and in those for dropout where the call asks for it. */
+DEV_FN constexpr bool cdna_slopes(int mode) { return mode == CDNA_ALIBI || mode == CDNA_DROPOUT; }
 /* The problem has a bias. */
 DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode == CDNA_BYTES; }
 
@@ -115,9 +117,10 @@ template <class C> struct attn_cdna_turn<C, CDNA_NO_TURNS> {
 /* ---- features of single pairs ---- */
 
 /* A number that all lanes share, in a scalar register where vector registers are few. */
+DEV_FN float cdna_scalar(float x) { return __builtin_bit_cast(float, dev_uniform(__builtin_bit_cast(int, x))); }
 template <class C> DEV_FN float cdna_shared(float x) {
     if constexpr (C::IN_AGPRS) return x;
-    else return __builtin_bit_cast(float, dev_uniform(__builtin_bit_cast(int, x)));
+    else return cdna_scalar(x);
 }
 
 /* The contrary, where scalar registers are. */
@@ -132,44 +135,61 @@ template <class C, int FEATURE = cdna_feature_of(C::MODE)> struct attn_cdna_feat
 };
 
 /* ALiBi subtracts |key - query| slope log2(e) from the exponent. */
-template <class C> struct attn_cdna_feature<C, CDNA_ALIBI> {
-    int corner; /* less the lane's distance in the mask: its key of tile 0 less its first row of block 0 */
-    float slope, two, sixteen; /* times log2(e); of so many keys */
+template <class C> struct attn_cdna_alibi {
+    int corner;  /* less the lane's distance in the mask: its key of tile 0 less its first row of block 0 */
+    float slope; /* times log2(e) */
 
     DEV_METHOD void set(const attn_work_tile &u, cdna_launch, int high) {
         corner = (int)(dev_uniform(u.j0) - dev_uniform(u.seq.band.shift)) + high;
     }
     DEV_METHOD void lift() {}
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int, int) {
-        const float of_head = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] * DEV_LOG2E;
-        slope = cdna_shared<C>(of_head), two = cdna_shared<C>(2.0f * of_head),
-        sixteen = cdna_shared<C>(16.0f * of_head);
+        slope = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] * DEV_LOG2E;
+    }
+};
+template <class C> struct attn_cdna_feature<C, CDNA_ALIBI> : attn_cdna_alibi<C> {
+    float two, sixteen; /* slopes of so many keys */
+
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
+        attn_cdna_alibi<C>::enter_head(u, l, h, first, thread);
+        two = cdna_shared<C>(2.0f * this->slope);
+        sixteen = cdna_shared<C>(16.0f * this->slope);
+        this->slope = cdna_shared<C>(this->slope);
     }
 };
 
 /* What ALiBi subtracts, less its sign, of 16 queries and the wave's keys. */
-template <class C, int MODE = C::MODE> struct attn_cdna_distances {
+template <class C, bool SLOPES = cdna_slopes(C::MODE)> struct attn_cdna_distances {
     DEV_METHOD void enter(const attn_cdna_feature<C> &, int, int, int) {}
 };
-template <class C> struct attn_cdna_distances<C, CDNA_ALIBI> {
+template <class C> struct attn_cdna_distances<C, true> {
     leaf_f2 of_tile_0[2]; /* queries 2 k and 2 k + 1 */
+
+    DEV_FN float two(const attn_cdna_feature<C> &alibi) {
+        if constexpr (C::MODE == CDNA_ALIBI) return alibi.two;
+        else return 2.0f * alibi.slope;
+    }
+    DEV_FN float sixteen(const attn_cdna_feature<C> &alibi) {
+        if constexpr (C::MODE == CDNA_ALIBI) return alibi.sixteen;
+        else return 16.0f * alibi.slope;
+    }
 
     /* `distance`: the lane's in the mask (attn_cdna_scoring). */
     DEV_METHOD void enter(const attn_cdna_feature<C> &alibi, int distance, int block, int half) {
         const float x = (float)(alibi.corner - (block * C::BM + 16 * half) - distance) * alibi.slope;
         of_tile_0[0] = leaf_f2{x, x - alibi.slope};
-        of_tile_0[1] = of_tile_0[0] - alibi.two;
+        of_tile_0[1] = of_tile_0[0] - two(alibi);
     }
     DEV_METHOD leaf_f2 subtract_from(leaf_f2 exponents, const attn_cdna_feature<C> &alibi, int k, int i) const {
         leaf_f2 x = of_tile_0[k];
-        DEV_UNROLL_FOR (int tile = 0; tile < i; ++tile) x += alibi.sixteen;
+        DEV_UNROLL_FOR (int tile = 0; tile < i; ++tile) x += sixteen(alibi);
         return leaf_f2{exponents.x - __builtin_fabsf(x.x), exponents.y - __builtin_fabsf(x.y)};
     }
 };
 
 /* Softcap: P = exp(cap tanh(x) - LSE) with x = scale S / cap, dS = P (1 - tanh(x)^2) (dP - delta). With u =
  * 2 / (1 + e^(2 x)) the tangent is 1 - u, and the derivative u (1 + tangent): it keeps its digits where u is small. */
-template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> {
+template <class C> struct attn_cdna_softcap {
     float doubled, cap; /* S to 2 x, tanh to a score, both times log2(e) */
 
     DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
@@ -180,6 +200,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> {
     DEV_METHOD void lift() { doubled = cdna_shared<C>(doubled * 0x1p-20f); }
     DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int, int, int) {}
 };
+template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> : attn_cdna_softcap<C> {};
 
 /* ---- dropout ---- */
 
@@ -189,8 +210,13 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> {
  * Decisions of a step are bits of a lane: 16 half + 4 i + r of its query 4 g + r and tile i. Sternway's own map
  * (common/philox.h) decides four rows of a key in a call, a lane's own ones where the sequence's position is a multiple
  * of four: a call a tile and half, a piece behind each product of S (attn_cdna_draws). Otherwise, and by the two other
- * maps, each lane makes calls of its wave's pairs before the step (CDNA_ANY), and lanes exchange bits. */
-template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> {
+ * maps, each lane makes calls of its wave's pairs before the step (CDNA_ANY), and lanes exchange bits.
+ *
+ * The same kernels know ALiBi or a softcap besides, in steps CDNA_ANY alone, which all are then. */
+template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C>, attn_cdna_softcap<C> {
+    typedef attn_cdna_alibi<C> alibi;
+    typedef attn_cdna_softcap<C> softcap;
+    bool slopes, caps;         /* there is ALiBi; a softcap */
     uint32_t row, col;         /* own map: the lane's four rows of block 0, its key of tile 0                   */
     uint32_t key[2], third[2]; /* own map: of the counter, head and offset; others: the first number, 64 bits  */
     uint32_t limit;            /* own map, mem_eff: the least word that is kept; flash2: the largest byte      */
@@ -199,12 +225,26 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> {
     uint32_t bits;             /* of a step                                                                     */
     float scale, start;        /* 1 / (1 - p); delta to the start of dP                                         */
 
-    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
+    DEV_METHOD void set(const attn_work_tile &u, cdna_launch l, int high) {
+        this->doubled = this->cap = 0.0f;
         scale = cdna_shared<C>(l->p.dropout_scale);
         start = cdna_shared<C>((float)(1.0 - l->p.dropout_p));
+        slopes = (l->p.features & STW_FEAT_ALIBI) != 0;
+        caps = (l->p.features & STW_FEAT_SOFTCAP) != 0;
+        alibi::set(u, l, high);
+        if (caps) softcap::set(u, l, high);
+        this->doubled = cdna_scalar(this->doubled);
+        this->cap = cdna_scalar(this->cap);
     }
-    DEV_METHOD void lift() { start = cdna_shared<C>(start * 0x1p20f); }
+    DEV_METHOD void lift() {
+        start = cdna_shared<C>(start * 0x1p20f);
+        if (caps) softcap::lift();
+        this->doubled = cdna_scalar(this->doubled);
+    }
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int, int thread) {
+        this->slope = 0.0f;
+        if (slopes) alibi::enter_head(u, l, h, 0, thread);
+        this->slope = cdna_scalar(this->slope);
         const stw_attn_params &p = *(const stw_attn_params *)&l->p;
         const stw_dropout_stream s = stw_dropout_stream_of(&p, dev_uniform(u.b), h, u.seq.q, u.seq.kv);
         const int lane = thread & 63, first_key = C::KEYS * dev_uniform(thread >> 6);
@@ -231,8 +271,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> {
         stride = cdna_spread<C>((uint32_t)dev_uniform((int)s.row_stride));
         limit = cdna_spread<C>(limit);
     }
-    /* The calls of a lane are its own rows'. */
-    DEV_METHOD bool draws() const { return map == STW_DROPOUT_PHILOX && shift == 0; }
+    /* The calls of a lane are its own rows', and there is nothing besides. */
+    DEV_METHOD bool draws() const { return map == STW_DROPOUT_PHILOX && shift == 0 && !slopes && !caps; }
 
     DEV_METHOD uint32_t kept_words(stw_philox_words x) const {
         uint32_t kept = 0;

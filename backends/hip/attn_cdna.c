@@ -120,6 +120,8 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
                                       {"alibi", "alibi_exact", STW_FEAT_ALIBI, 0, ANY_DIM},
                                       {"softcap", "softcap_exact", STW_FEAT_SOFTCAP, 0, ANY_DIM},
                                       {"dropout", "dropout_exact", STW_FEAT_DROPOUT, 0, ANY_DIM},
+                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT | STW_FEAT_ALIBI, 0, ANY_DIM},
+                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT | STW_FEAT_SOFTCAP, 0, ANY_DIM},
                                       {"bias", "bias_exact", STW_FEAT_BIAS, 0, ANY_DIM},
                                       {"bytes", "bytes_exact", STW_FEAT_BIAS, 1, WITH_BYTES},
                                       {"bias", "bias_exact", STW_FEAT_BIAS, 1, WITHOUT_BYTES},
@@ -189,7 +191,7 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     }
     if (mode_of(tile, p)) return NULL;
     if (p->features & STW_FEAT_DETERMINISTIC) return "ALiBi, softcap or dropout in deterministic mode";
-    return "two of ALiBi, softcap, dropout and a mask in memory";
+    return "two of ALiBi, softcap, dropout and a mask in memory, but for dropout with ALiBi or a softcap";
 }
 
 /* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi, a softcap, dropout, a
