@@ -79,7 +79,9 @@ static int64_t batch_seen(stw_attn_call call, const stw_attn_params *p) {
     return needed || p->batch < 2 || p->features & arrays || p->q_offsets || p->k_offsets ? p->batch : 0;
 }
 
-static int is_split(const stw_attn_choice *choice) { return choice->split.heads * choice->split.rows > 1; }
+static int is_split(const stw_attn_choice *choice) {
+    return choice->apart || choice->split.heads * choice->split.rows > 1;
+}
 
 /* What the main loop decides, and the problem that its kernel sees: parts by heads are kv heads of their own. */
 static void choose(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *choice,

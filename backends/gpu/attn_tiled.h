@@ -78,6 +78,7 @@ typedef struct stw_attn_choice {
     uint32_t small_rows;                  /* query rows of a CTA of such kernels */
     const char *exact; /* NULL, or the mode of a kernel behind it, for the work tiles that it has left alone */
     stw_attn_split split;
+    uint32_t apart; /* sums of dK and dV of whole work tiles leave by the workspace as well, as those of parts do */
     /* Masks of sm90's own main loop, 0: of others. As in the launch. */
     uint32_t visible_heads, visible_rows, visible_length;
     uint32_t key_rows; /* waves over a work tile's sums of dK and dV, for `split` */

@@ -94,7 +94,8 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
     static_assert(AT_WORK_TILE + STW_CDNA_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
     static_assert(sizeof(attn_work_tile) <= STW_CDNA_WORK_TILE_BYTES, "a work tile has room");
     static_assert(AT_QT % 1024 == 0, "places of statistics follow from those of Q^T");
-    static_assert(MODE <= CDNA_ORDERED || PARTS == 1, "features of single pairs know whole steps");
+    static_assert(MODE <= CDNA_ORDERED || cdna_hides(MODE) || MODE == CDNA_BIAS || PARTS == 1,
+                  "features of single pairs know whole steps");
     static_assert(IN_AGPRS || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
 };
 
@@ -183,7 +184,10 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
-    if constexpr ((C::MODE == CDNA_DROPOUT || C::MODE == CDNA_HIDDEN) && ANY) w.feature.enter_step(block, w.thread());
+    if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
+        if (part == 0) w.feature.enter_step(block, w.thread());
+    if constexpr (C::MODE == CDNA_BIAS)
+        if (part == 0) w.feature.prepare();
     leaf_f4 lse = w.lds.read_stats(first, 0), delta = w.lds.read_stats(first, 1);
     attn_cdna_scores<KIND, C> t;
     auto prepare_stats = [&] {
@@ -197,14 +201,20 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
         auto draw = cdna_behind_product([&](int piece) { t.draws.piece(w.feature, block, first + half, piece); });
-        auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, w.feature, lse, piece); });
+        auto softmax = cdna_behind_product(
+            [&](int piece) { t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece); });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
         prepare_stats();
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         if constexpr (C::MODE == CDNA_DROPOUT && !ANY) mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, draw);
         else mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
-        mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
+        if constexpr (C::MODE == CDNA_DROPOUT && ANY) {
+            auto capped =
+                cdna_behind_product([&](int piece) { t.template softmax<true>(w.scoring, w.feature, lse, piece); });
+            if (w.feature.caps) mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, capped);
+            else mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
+        } else mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
         if (half < LAST) {
             lse = w.lds.read_stats(first + half + 1, 0);
             delta = w.lds.read_stats(first + half + 1, 1);
@@ -221,7 +231,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     ds_stream ds(w.lds);
     leaf_f4 dq[HALVES][C::COLUMNS];
     auto add = [&](int half) {
-        if (part == 0 && half == 0) w.turn.wait();
+        if (part == 0 && half == 0) w.turn.wait(block);
         if constexpr (LIFTED)
             DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
         if (EXACT) cdna_settle();
@@ -245,7 +255,8 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     CDNA_FENCE();
     /* loads come before the additions, so that no step waits for its own */
     w.queries.fetch(w.ahead);
-    if constexpr (cdna_biased(C::MODE)) w.feature.fetch();
+    if constexpr (cdna_biased(C::MODE))
+        if (part == C::PARTS - 1) w.feature.fetch();
     if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
     CDNA_FENCE();
     mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);

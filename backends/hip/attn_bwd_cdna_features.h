@@ -8,8 +8,33 @@
 
 #include "attn_bwd_cdna_loads.h"
 
-/* What a kernel knows besides causal masks and windows; CDNA_PLAIN ones have no code of the others. */
-enum { CDNA_PLAIN, CDNA_ORDERED, CDNA_ALIBI, CDNA_SOFTCAP, CDNA_HIDDEN, CDNA_DROPOUT, CDNA_BIAS, CDNA_BYTES };
+/* What a kernel knows besides causal masks and windows; CDNA_PLAIN ones have no code of the others. Masks in memory:
+ * without deterministic mode, with it alone, with it where the call asks for it. */
+enum {
+    CDNA_PLAIN,
+    CDNA_ORDERED,
+    CDNA_ALIBI,
+    CDNA_SOFTCAP,
+    CDNA_HIDDEN,
+    CDNA_DROPOUT,
+    CDNA_BIAS,
+    CDNA_BYTES,
+    CDNA_HIDDEN_ORDERED,
+    CDNA_HIDDEN_ASKED
+};
+/* The one of them whose feature it has. */
+DEV_FN constexpr int cdna_feature_of(int mode) {
+    return mode == CDNA_HIDDEN_ORDERED || mode == CDNA_HIDDEN_ASKED ? CDNA_HIDDEN : mode;
+}
+DEV_FN constexpr bool cdna_hides(int mode) { return cdna_feature_of(mode) == CDNA_HIDDEN; }
+/* Deterministic mode in a kernel: never, where the call asks for it, always. */
+enum { CDNA_NO_TURNS, CDNA_TURNS_ASKED, CDNA_TURNS };
+DEV_FN constexpr int cdna_turns(int mode) {
+    if (mode == CDNA_ORDERED || mode == CDNA_HIDDEN_ORDERED) return CDNA_TURNS;
+    return mode == CDNA_HIDDEN_ASKED ? CDNA_TURNS_ASKED : CDNA_NO_TURNS;
+}
+/* ALiBi: in kernels of its own, and in those for dropout where the call asks for it. */
+DEV_FN constexpr bool cdna_slopes(int mode) { return mode == CDNA_ALIBI || mode == CDNA_DROPOUT; }
 /* The problem has a bias. */
 DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode == CDNA_BYTES; }
 
@@ -19,26 +44,23 @@ DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode =
  * the diagonal; a semaphore of the query block holds the one that added last. Additions are made where every XCD sees
  * them (device scope), and so are the accesses to semaphores: once all waves have their additions acknowledged, one
  * wave may pass the turn on, and no cache is written back. The acknowledgement is awaited in the next step behind most
- * of its products. Other modes: nothing. */
-template <class C, bool ORDERED = C::MODE == CDNA_ORDERED> struct attn_cdna_turn {
-    DEV_METHOD void enter_work_tile(const attn_work_tile &, int) {}
-    DEV_METHOD void enter_head(uint32_t *) {}
-    DEV_METHOD void acknowledge() const {}
-    DEV_METHOD void pass_on() const {}
-    DEV_METHOD void look() {}
-    DEV_METHOD void wait() const {}
-    DEV_METHOD void next() {}
-    DEV_METHOD void leave_head() const {}
-};
-template <class C> struct attn_cdna_turn<C, true> {
+ * of its products. Whom a key block awaits is the next one, or under masks in memory the next that they do not hide:
+ * a lane of `awaited` has it of one of 64 query blocks. No turns: nothing. */
+template <class C, int TURNS = cdna_turns(C::MODE)> struct attn_cdna_turn {
+    enum { ASKED = TURNS == CDNA_TURNS_ASKED, CHOOSES = cdna_hides(C::MODE) };
     typedef DEV_GLOBAL uint32_t semaphore;
     semaphore *at; /* of this step's query block */
     uint32_t mine, seen;
+    uint32_t awaited; /* CHOOSES: of query block `from` + lane */
+    int from;
     bool keeps, due; /* wave 0 has the semaphores; it is to pass on the turn of the step before */
+    bool asked;      /* ASKED: it is deterministic mode                                         */
 
+    DEV_METHOD bool is_asked() const { return !ASKED || asked; }
     DEV_METHOD void enter_work_tile(const attn_work_tile &u, int wave) {
         mine = (uint32_t)dev_uniform(u.block);
         keeps = wave == 0;
+        if (ASKED) asked = cdna_launch_again()->dq_semaphore != nullptr;
     }
     DEV_METHOD void enter_head(uint32_t *first) {
         at = cdna_opaque_scalar((semaphore *)first);
@@ -46,6 +68,7 @@ template <class C> struct attn_cdna_turn<C, true> {
     }
     /* All additions of this wave have been made. */
     DEV_METHOD void acknowledge() const {
+        if (!is_asked()) return;
         cdna_wait_memory();
         asm volatile("" ::: "memory");
     }
@@ -53,35 +76,51 @@ template <class C> struct attn_cdna_turn<C, true> {
     DEV_METHOD void pass_on() const {
         if (due) __hip_atomic_store(at - 1, mine, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
     }
-    DEV_METHOD void look() { seen = __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
+    DEV_METHOD void look() {
+        if (is_asked()) seen = __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    }
     /* Until it is this key block's turn. With wrong cu_seqlens there may be no order: status_out tells. */
-    DEV_METHOD void wait() const {
+    DEV_METHOD void wait(int block) const {
+        if (!is_asked()) return;
+        const uint32_t before = CHOOSES ? (uint32_t)__builtin_amdgcn_readlane((int)awaited, block - from) : mine + 1;
         uint32_t last = (uint32_t)dev_uniform((int)seen);
-        if (__builtin_expect(last != mine + 1, 0)) do {
+        if (__builtin_expect(last != before, 0)) do {
                 if (*cdna_launch_again()->unordered) break;
                 __builtin_amdgcn_s_sleep(4);
                 last = (uint32_t)dev_uniform((int)__hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT));
-            } while (last != mine + 1);
+            } while (last != before);
         asm volatile("" ::: "memory");
     }
     DEV_METHOD void next() {
-        due = keeps;
+        due = ASKED ? keeps && asked : keeps;
         ++at;
     }
     /* Behind the last step of a head. */
     DEV_METHOD void leave_head() const {
+        if (!is_asked()) return;
         acknowledge();
         cdna_barrier();
         pass_on();
     }
 };
+template <class C> struct attn_cdna_turn<C, CDNA_NO_TURNS> {
+    DEV_METHOD void enter_work_tile(const attn_work_tile &, int) {}
+    DEV_METHOD void enter_head(uint32_t *) {}
+    DEV_METHOD void acknowledge() const {}
+    DEV_METHOD void pass_on() const {}
+    DEV_METHOD void look() {}
+    DEV_METHOD void wait(int) const {}
+    DEV_METHOD void next() {}
+    DEV_METHOD void leave_head() const {}
+};
 
 /* ---- features of single pairs ---- */
 
 /* A number that all lanes share, in a scalar register where vector registers are few. */
+DEV_FN float cdna_scalar(float x) { return __builtin_bit_cast(float, dev_uniform(__builtin_bit_cast(int, x))); }
 template <class C> DEV_FN float cdna_shared(float x) {
     if constexpr (C::IN_AGPRS) return x;
-    else return __builtin_bit_cast(float, dev_uniform(__builtin_bit_cast(int, x)));
+    else return cdna_scalar(x);
 }
 
 /* The contrary, where scalar registers are. */
@@ -89,51 +128,68 @@ template <class C> DEV_FN uint32_t cdna_spread(uint32_t x) { return C::WIDTH < 1
 
 /* What a feature knows of the problem: set() of a work tile, then lift() where Q and K are multiplied by powers of two,
  * enter_head() of a query head. */
-template <class C, int MODE = C::MODE> struct attn_cdna_feature {
+template <class C, int FEATURE = cdna_feature_of(C::MODE)> struct attn_cdna_feature {
     DEV_METHOD void set(const attn_work_tile &, cdna_launch, int) {}
     DEV_METHOD void lift() {}
     DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int, int, int) {}
 };
 
 /* ALiBi subtracts |key - query| slope log2(e) from the exponent. */
-template <class C> struct attn_cdna_feature<C, CDNA_ALIBI> {
-    int corner; /* less the lane's distance in the mask: its key of tile 0 less its first row of block 0 */
-    float slope, two, sixteen; /* times log2(e); of so many keys */
+template <class C> struct attn_cdna_alibi {
+    int corner;  /* less the lane's distance in the mask: its key of tile 0 less its first row of block 0 */
+    float slope; /* times log2(e) */
 
     DEV_METHOD void set(const attn_work_tile &u, cdna_launch, int high) {
         corner = (int)(dev_uniform(u.j0) - dev_uniform(u.seq.band.shift)) + high;
     }
     DEV_METHOD void lift() {}
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int, int) {
-        const float of_head = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] * DEV_LOG2E;
-        slope = cdna_shared<C>(of_head), two = cdna_shared<C>(2.0f * of_head),
-        sixteen = cdna_shared<C>(16.0f * of_head);
+        slope = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] * DEV_LOG2E;
+    }
+};
+template <class C> struct attn_cdna_feature<C, CDNA_ALIBI> : attn_cdna_alibi<C> {
+    float two, sixteen; /* slopes of so many keys */
+
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
+        attn_cdna_alibi<C>::enter_head(u, l, h, first, thread);
+        two = cdna_shared<C>(2.0f * this->slope);
+        sixteen = cdna_shared<C>(16.0f * this->slope);
+        this->slope = cdna_shared<C>(this->slope);
     }
 };
 
 /* What ALiBi subtracts, less its sign, of 16 queries and the wave's keys. */
-template <class C, int MODE = C::MODE> struct attn_cdna_distances {
+template <class C, bool SLOPES = cdna_slopes(C::MODE)> struct attn_cdna_distances {
     DEV_METHOD void enter(const attn_cdna_feature<C> &, int, int, int) {}
 };
-template <class C> struct attn_cdna_distances<C, CDNA_ALIBI> {
+template <class C> struct attn_cdna_distances<C, true> {
     leaf_f2 of_tile_0[2]; /* queries 2 k and 2 k + 1 */
+
+    DEV_FN float two(const attn_cdna_feature<C> &alibi) {
+        if constexpr (C::MODE == CDNA_ALIBI) return alibi.two;
+        else return 2.0f * alibi.slope;
+    }
+    DEV_FN float sixteen(const attn_cdna_feature<C> &alibi) {
+        if constexpr (C::MODE == CDNA_ALIBI) return alibi.sixteen;
+        else return 16.0f * alibi.slope;
+    }
 
     /* `distance`: the lane's in the mask (attn_cdna_scoring). */
     DEV_METHOD void enter(const attn_cdna_feature<C> &alibi, int distance, int block, int half) {
         const float x = (float)(alibi.corner - (block * C::BM + 16 * half) - distance) * alibi.slope;
         of_tile_0[0] = leaf_f2{x, x - alibi.slope};
-        of_tile_0[1] = of_tile_0[0] - alibi.two;
+        of_tile_0[1] = of_tile_0[0] - two(alibi);
     }
     DEV_METHOD leaf_f2 subtract_from(leaf_f2 exponents, const attn_cdna_feature<C> &alibi, int k, int i) const {
         leaf_f2 x = of_tile_0[k];
-        DEV_UNROLL_FOR (int tile = 0; tile < i; ++tile) x += alibi.sixteen;
+        DEV_UNROLL_FOR (int tile = 0; tile < i; ++tile) x += sixteen(alibi);
         return leaf_f2{exponents.x - __builtin_fabsf(x.x), exponents.y - __builtin_fabsf(x.y)};
     }
 };
 
 /* Softcap: P = exp(cap tanh(x) - LSE) with x = scale S / cap, dS = P (1 - tanh(x)^2) (dP - delta). With u =
  * 2 / (1 + e^(2 x)) the tangent is 1 - u, and the derivative u (1 + tangent): it keeps its digits where u is small. */
-template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> {
+template <class C> struct attn_cdna_softcap {
     float doubled, cap; /* S to 2 x, tanh to a score, both times log2(e) */
 
     DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
@@ -144,6 +200,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> {
     DEV_METHOD void lift() { doubled = cdna_shared<C>(doubled * 0x1p-20f); }
     DEV_METHOD void enter_head(const attn_work_tile &, cdna_launch, int, int, int) {}
 };
+template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> : attn_cdna_softcap<C> {};
 
 /* ---- dropout ---- */
 
@@ -153,8 +210,13 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> {
  * Decisions of a step are bits of a lane: 16 half + 4 i + r of its query 4 g + r and tile i. Sternway's own map
  * (common/philox.h) decides four rows of a key in a call, a lane's own ones where the sequence's position is a multiple
  * of four: a call a tile and half, a piece behind each product of S (attn_cdna_draws). Otherwise, and by the two other
- * maps, each lane makes calls of its wave's pairs before the step (CDNA_ANY), and lanes exchange bits. */
-template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> {
+ * maps, each lane makes calls of its wave's pairs before the step (CDNA_ANY), and lanes exchange bits.
+ *
+ * The same kernels know ALiBi or a softcap besides, in steps CDNA_ANY alone, which all are then. */
+template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C>, attn_cdna_softcap<C> {
+    typedef attn_cdna_alibi<C> alibi;
+    typedef attn_cdna_softcap<C> softcap;
+    bool slopes, caps;         /* there is ALiBi; a softcap */
     uint32_t row, col;         /* own map: the lane's four rows of block 0, its key of tile 0                   */
     uint32_t key[2], third[2]; /* own map: of the counter, head and offset; others: the first number, 64 bits  */
     uint32_t limit;            /* own map, mem_eff: the least word that is kept; flash2: the largest byte      */
@@ -163,12 +225,26 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> {
     uint32_t bits;             /* of a step                                                                     */
     float scale, start;        /* 1 / (1 - p); delta to the start of dP                                         */
 
-    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
+    DEV_METHOD void set(const attn_work_tile &u, cdna_launch l, int high) {
+        this->doubled = this->cap = 0.0f;
         scale = cdna_shared<C>(l->p.dropout_scale);
         start = cdna_shared<C>((float)(1.0 - l->p.dropout_p));
+        slopes = (l->p.features & STW_FEAT_ALIBI) != 0;
+        caps = (l->p.features & STW_FEAT_SOFTCAP) != 0;
+        alibi::set(u, l, high);
+        if (caps) softcap::set(u, l, high);
+        this->doubled = cdna_scalar(this->doubled);
+        this->cap = cdna_scalar(this->cap);
     }
-    DEV_METHOD void lift() { start = cdna_shared<C>(start * 0x1p20f); }
+    DEV_METHOD void lift() {
+        start = cdna_shared<C>(start * 0x1p20f);
+        if (caps) softcap::lift();
+        this->doubled = cdna_scalar(this->doubled);
+    }
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int, int thread) {
+        this->slope = 0.0f;
+        if (slopes) alibi::enter_head(u, l, h, 0, thread);
+        this->slope = cdna_scalar(this->slope);
         const stw_attn_params &p = *(const stw_attn_params *)&l->p;
         const stw_dropout_stream s = stw_dropout_stream_of(&p, dev_uniform(u.b), h, u.seq.q, u.seq.kv);
         const int lane = thread & 63, first_key = C::KEYS * dev_uniform(thread >> 6);
@@ -195,8 +271,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> {
         stride = cdna_spread<C>((uint32_t)dev_uniform((int)s.row_stride));
         limit = cdna_spread<C>(limit);
     }
-    /* The calls of a lane are its own rows'. */
-    DEV_METHOD bool draws() const { return map == STW_DROPOUT_PHILOX && shift == 0; }
+    /* The calls of a lane are its own rows', and there is nothing besides. */
+    DEV_METHOD bool draws() const { return map == STW_DROPOUT_PHILOX && shift == 0 && !slopes && !caps; }
 
     DEV_METHOD uint32_t kept_words(stw_philox_words x) const {
         uint32_t kept = 0;
@@ -302,58 +378,104 @@ template <bool OVERLAPS, class C> struct attn_cdna_draws<OVERLAPS, C, CDNA_DROPO
     }
 };
 
-/* ---- a bias of the operands' type, or of bytes ---- */
+/* ---- a bias of the operands' type, of f32 or of bytes ---- */
 
-DEV_FN uint32_t attn_cdna_element(uint16_t, cdna_buffer from, uint32_t at) {
-    return __builtin_amdgcn_raw_buffer_load_b16(from, at, 0, 0);
-}
-DEV_FN uint32_t attn_cdna_element(uint8_t, cdna_buffer from, uint32_t at) {
-    return __builtin_amdgcn_raw_buffer_load_b8(from, at, 0, 0);
-}
-
-/* A lane loads what belongs to its own scores, an element (E) at a time, a step ahead: strides may be anything. A bias
- * may put S anywhere (-1e9 in all of a row), so LSE comes without log2(e), and the difference S - LSE first. */
-template <class C, class E> struct attn_cdna_bias {
+/* A lane loads what belongs to its own scores, an element at a time, a step ahead: strides may be anything. A bias may
+ * put S anywhere (-1e9 in all of a row), so LSE comes without log2(e), and the difference S - LSE first. */
+template <class C> struct attn_cdna_bias {
     cdna_buffer from;
-    uint32_t at;                   /* of the lane's first query of the next block and its key of tile 0 */
-    int query, keys;               /* bytes: a row, 16 keys                                             */
-    uint32_t next[2][C::TILES][4]; /* halves; of query 4 g + r                                          */
+    uint32_t at;                   /* of the lane's first query of the next block and its key of tile 0  */
+    int query, keys;               /* bytes: a row, 16 keys                                              */
+    uint32_t next[2][C::TILES][4]; /* of query 4 g + r: as loaded, an element in the low bits            */
 
-    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
-        query = (int)l->p.bias.query * (int)sizeof(E);
-        keys = 16 * (int)l->p.bias.key * (int)sizeof(E);
+    DEV_METHOD void set(int element, cdna_launch l) {
+        query = (int)l->p.bias.query * element;
+        keys = 16 * (int)l->p.bias.key * element;
     }
     DEV_METHOD void lift() {}
-    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
+    DEV_METHOD void enter_head(int element, const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
         const int64_t j0 = dev_uniform(u.j0);
         const int rows = (int)dev_uniform(u.seq.q.used), cols = (int)(dev_uniform(u.seq.kv.used) - j0);
-        const int key = (int)l->p.bias.key * (int)sizeof(E);
-        const char *base =
-            (const char *)l->p.bias.data +
-            (dev_uniform(u.b) * l->p.bias.batch + h * l->p.bias.head + j0 * l->p.bias.key) * (int)sizeof(E);
-        from = cdna_buffer_of(base, rows > 0 && cols > 0 ? (rows - 1) * query + (cols - 1) * key + (int)sizeof(E) : 0);
+        const int key = (int)l->p.bias.key * element;
+        const char *base = (const char *)l->p.bias.data +
+                           (dev_uniform(u.b) * l->p.bias.batch + h * l->p.bias.head + j0 * l->p.bias.key) * element;
+        from = cdna_buffer_of(base, rows > 0 && cols > 0 ? (rows - 1) * query + (cols - 1) * key + element : 0);
         at = (uint32_t)((first * C::BM + 4 * (thread >> 4 & 3)) * query +
                         (C::KEYS * dev_uniform(thread >> 6) + (thread & 15)) * key);
     }
-    DEV_METHOD void fetch() {
+    /* load(offset): an element. */
+    template <class Load> DEV_METHOD void fetch_by(Load load) {
         DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
                 const uint32_t row = at + (uint32_t)((16 * half + r) * query);
-                DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-                    next[half][i][r] = attn_cdna_element(E(), from, row + (uint32_t)(i * keys));
+                DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) next[half][i][r] = load(row + (uint32_t)(i * keys));
             }
-        at += (uint32_t)(C::BM * query);
+    }
+    DEV_METHOD void fetch_bytes() {
+        fetch_by([&](uint32_t to) -> uint32_t { return __builtin_amdgcn_raw_buffer_load_b8(from, to, 0, 0); });
+    }
+    DEV_METHOD void fetch_halves() {
+        fetch_by([&](uint32_t to) -> uint32_t { return __builtin_amdgcn_raw_buffer_load_b16(from, to, 0, 0); });
+    }
+    DEV_METHOD void fetch_words() {
+        fetch_by([&](uint32_t to) -> uint32_t { return __builtin_amdgcn_raw_buffer_load_b32(from, to, 0, 0); });
     }
 };
-template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C, uint16_t> {
+
+/* Any of the three, asked at run time: a step begins by making f32 of what has come. Bytes become bits of pairs that are
+ * hidden, as masks' are (attn_cdna_feature<C, CDNA_HIDDEN>), and all their steps test pairs. */
+template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
+    int element;
+    uint32_t bits;
+
+    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
+        element = l->p.bias_dtype == STW_U8 ? 1 : l->p.bias_dtype == STW_F32 ? 4 : 2;
+        attn_cdna_bias<C>::set(element, l);
+    }
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
+        attn_cdna_bias<C>::enter_head(element, u, l, h, first, thread);
+    }
+    DEV_METHOD void fetch() {
+        if (element == 2) this->fetch_halves();
+        else if (element == 4) this->fetch_words();
+        else this->fetch_bytes();
+        this->at += (uint32_t)(C::BM * this->query);
+    }
+    DEV_METHOD void prepare() {
+        if (element == 4) return;
+        if (element == 2) {
+            DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+                DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                    DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                        this->next[half][i][r] =
+                            __builtin_bit_cast(uint32_t, cdna_pair(typename C::T(), this->next[half][i][r]).x);
+            return;
+        }
+        bits = 0;
+        DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+                    bits |= this->next[half][i][r] ? 0u : 1u << (16 * half + 4 * i + r);
+                    this->next[half][i][r] = 0;
+                }
+    }
     /* Of query 4 g + r and tile i. */
-    DEV_METHOD float added(int half, int i, int r) const {
-        return cdna_pair(typename C::T(), this->next[half][i][r]).x;
+    DEV_METHOD float added(int half, int i, int r) const { return __builtin_bit_cast(float, this->next[half][i][r]); }
+    DEV_METHOD bool hides(int half, int i, int r) const {
+        return element == 1 && (bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0;
     }
-    DEV_METHOD bool shows(int, int, int) const { return true; }
 };
-template <class C> struct attn_cdna_feature<C, CDNA_BYTES> : attn_cdna_bias<C, uint8_t> {
-    DEV_METHOD float added(int, int, int) const { return 0.0f; }
+
+/* Bytes alone, where they have kernels of their own. */
+template <class C> struct attn_cdna_feature<C, CDNA_BYTES> : attn_cdna_bias<C> {
+    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) { attn_cdna_bias<C>::set(1, l); }
+    DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
+        attn_cdna_bias<C>::enter_head(1, u, l, h, first, thread);
+    }
+    DEV_METHOD void fetch() {
+        this->fetch_bytes();
+        this->at += (uint32_t)(C::BM * this->query);
+    }
     DEV_METHOD bool shows(int half, int i, int r) const { return this->next[half][i][r] != 0; }
 };
 

@@ -56,29 +56,41 @@ template <class C> struct attn_cdna_feature<C, CDNA_HIDDEN> {
 };
 
 /* Of query block `block`, which may differ from lane to lane: all pairs with the work tile's keys are hidden; some may
- * be. The first is the rule of attn_hidden_jump. */
+ * be. The first is the rule of attn_hidden_jump. `behind`: of the key block so many behind the work tile's; then `some`
+ * means nothing. */
 struct attn_cdna_hidden {
     bool all, some;
 };
 template <class C>
 DEV_FN attn_cdna_hidden attn_cdna_hidden_of(const attn_cdna_feature<C, CDNA_HIDDEN> &feature, const attn_work_tile &u,
-                                            int block) {
+                                            int block, int behind = 0) {
     const stw_attn_launch &l = *(const stw_attn_launch *)cdna_launch_again();
     attn_cdna_hidden is = {false, false};
     if (feature.keys) {
-        const stw_hidden_block k = attn_hidden_block_of(l, dev_uniform((int)u.index), dev_uniform(u.kv_head));
+        const stw_hidden_block k = attn_hidden_block_of(l, dev_uniform((int)u.index) + behind, dev_uniform(u.kv_head));
         const int64_t i0 = (int64_t)block * C::BM;
         is.all = stw_hidden_block_hides_all(&k, i0, stw_smaller(i0 + C::BM, u.seq.q.used)) != 0;
         is.some = !stw_hidden_block_hides_none(&k, i0, i0 + C::BM);
     }
     const int row = block / (STW_MASK_BLOCK / C::BM);
     if (feature.words && row / 32 < feature.count) {
-        const bool first = feature.words[row / 32] >> row % 32 & 1,
-                   last = feature.words[feature.count + row / 32] >> row % 32 & 1;
+        const DEV_GLOBAL uint32_t *words = feature.words + (row / 32 + 2 * behind * feature.count);
+        const bool first = words[0] >> row % 32 & 1, last = words[feature.count] >> row % 32 & 1;
         is.all |= !first && !last;
         is.some |= !first || (feature.border < C::BN && !last);
     }
     return is;
+}
+
+/* Deterministic mode: the key block that adds to query block `block` before this one, or the one behind the last of all
+ * (attn_cdna_turn): the next that masks do not hide from all of its rows. */
+template <class C>
+DEV_FN uint32_t attn_cdna_awaited(const attn_cdna_feature<C, CDNA_HIDDEN> &feature, const attn_work_tile &u,
+                                  int block) {
+    const int end = (int)stw_key_blocks(&u.seq, C::BM, C::BN, block).end, mine = dev_uniform(u.block);
+    int behind = 1;
+    DEV_ROLLED while (mine + behind < end && attn_cdna_hidden_of<C>(feature, u, block, behind).all)++ behind;
+    return (uint32_t)(mine + behind);
 }
 
 /* From `block` on, before `end`: the first query block that is hidden, or that is not. */

@@ -14,6 +14,15 @@
 /* Sums that a workgroup adds, of dK or dV of a key block: 2048 neighbours, a thread's four columns of a row twice. */
 enum { CDNA_PART_SUMS = 2048, CDNA_PART_STEP = 4 * (int)STW_ROW_THREADS };
 
+/* A column of a row. */
+template <class T> DEV_FN void attn_cdna_put_one(T, const attn_cdna_output &o, uint32_t at, float x) {
+    __builtin_amdgcn_raw_buffer_store_b16((uint16_t)cdna_operand(T(), leaf_f2{x, 0.0f}), o.to, at, 0, 0);
+}
+DEV_FN void attn_cdna_put_one(float, const attn_cdna_output &o, uint32_t at, float x) {
+    x += __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(o.sum, at, 0, 0));
+    __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, x), o.to, at, 0, 0);
+}
+
 /* The sums of this thread, rows `at / cols`, into the tensor. T: its type. */
 template <class T>
 DEV_FN void attn_cdna_finish_part(const attn_cdna_output &o, const leaf_f4 (&x)[2], uint32_t first, uint32_t width,
@@ -22,8 +31,13 @@ DEV_FN void attn_cdna_finish_part(const attn_cdna_output &o, const leaf_f4 (&x)[
         const uint32_t at = first + i * CDNA_PART_STEP, row = at / width, col = at - row * width;
         const uint32_t to = (row * (uint32_t)o.stride + col) * (uint32_t)sizeof(T);
         const leaf_f2 low = x[i].xy * o.scale, high = x[i].zw * o.scale;
-        attn_cdna_put(T(), o, (int)row < end && (int)col < o.cols ? to : CDNA_NOWHERE,
-                      leaf_f4{low.x, low.y, high.x, high.y});
+        const leaf_f4 sums = {low.x, low.y, high.x, high.y};
+        const bool live = (int)row < end && (int)col < o.cols;
+        if (o.cols % 4) {
+            DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
+                attn_cdna_put_one(T(), o, live && (int)col + e < o.cols ? to + (uint32_t)(e * sizeof(T)) : CDNA_NOWHERE,
+                                  sums[e]);
+        } else attn_cdna_put(T(), o, live ? to : CDNA_NOWHERE, sums);
     }
 }
 

@@ -68,6 +68,16 @@ struct attn_cdna_run {
 DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
 DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
 
+/* Whom the work tile awaits in 64 query blocks from `block` on, before `end`. */
+template <class C> DEV_FN void attn_cdna_await(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
+    if constexpr (cdna_hides(C::MODE) && cdna_turns(C::MODE) != CDNA_NO_TURNS) {
+        if (!w.turn.is_asked()) return;
+        w.turn.from = block;
+        const int mine = block + (w.thread() & 63);
+        if (mine < end) w.turn.awaited = attn_cdna_awaited<C>(w.feature, u, mine);
+    }
+}
+
 /* `any` are query blocks with a row whose LSE is infinite, with subnormal numbers, or at an edge of a mask that has a
  * left bound. */
 template <class C>
@@ -83,8 +93,10 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     uint64_t edge = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end);
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
     if constexpr (C::MODE == CDNA_DROPOUT) any |= w.feature.draws() ? 0 : ~UINT64_C(0);
-    if constexpr (C::MODE == CDNA_HIDDEN)
+    if constexpr (C::MODE == CDNA_BIAS) any |= w.feature.element == 1 ? ~UINT64_C(0) : 0;
+    if constexpr (cdna_hides(C::MODE))
         any |= __builtin_amdgcn_ballot_w64(attn_cdna_hidden_of<C>(w.feature, u, mine).some);
+    attn_cdna_await(w, u, block, end);
     int most = end - block < 64 ? end - block : 64, n = cdna_ones(any), m = n + cdna_ones(cdna_drop(edge & ~any, n));
     int k = m + cdna_ones(cdna_drop(~(edge | any), m));
     return {block + (n < most ? n : most), block + (m < most ? m : most), block + (k < most ? k : most)};
@@ -192,7 +204,13 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
     attn_cdna_enter<attn_lifts<typename C::T>::yes && !EXACT>(w, u, h, first, end);
     int block = first;
     if constexpr (EXACT) {
-        for (; block < end; ++block) attn_cdna_step<CDNA_EXACT>(w, block, 0);
+        if constexpr (cdna_hides(C::MODE) && cdna_turns(C::MODE) != CDNA_NO_TURNS) {
+            for (; block < end; ++block) {
+                if ((block - first) % 64 == 0) attn_cdna_await(w, u, block, end);
+                attn_cdna_step<CDNA_EXACT>(w, block, 0);
+            }
+        } else
+            for (; block < end; ++block) attn_cdna_step<CDNA_EXACT>(w, block, 0);
         w.turn.leave_head();
         return;
     }
@@ -215,7 +233,7 @@ struct attn_cdna_span {
 template <class C>
 DEV_FN bool attn_cdna_settle(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
                              int head_end) {
-    if constexpr (C::MODE == CDNA_HIDDEN) {
+    if constexpr (cdna_hides(C::MODE)) {
         const int lane = w.thread() & 63;
         DEV_ROLLED for (;; at.block = first) {
             w.feature.enter_head(u, cdna_launch_again(), at.h, first, 0);
@@ -232,7 +250,7 @@ DEV_FN bool attn_cdna_settle(attn_cdna_loop<C> &w, const attn_work_tile &u, attn
 template <class C>
 DEV_FN bool attn_cdna_follow(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
                              int head_end) {
-    if (C::MODE == CDNA_HIDDEN && at.stop < end) {
+    if (cdna_hides(C::MODE) && at.stop < end) {
         at.block = at.stop;
         return attn_cdna_settle(w, u, at, first, end, head_end);
     }
@@ -313,12 +331,12 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
     attn_cdna_store(w, u);
 }
 
-/* A work tile is left to the exact kernel: one thread lists it. In deterministic mode others wait for its turns, so it
- * is done at once. */
+/* A work tile is left to the exact kernel: one thread lists it. In deterministic mode others wait for its turns, so
+ * kernels that know it do it at once. */
 template <class C>
 DEV_FN void attn_cdna_leave(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, char *smem, int wave,
                             int lane) {
-    if constexpr (C::MODE == CDNA_ORDERED) {
+    if constexpr (cdna_turns(C::MODE) != CDNA_NO_TURNS) {
         attn_cdna_work_tile<true>(w, u, 0.0f, first, end, smem, wave, lane);
         return;
     }
@@ -339,9 +357,14 @@ DEV_FN attn_place attn_cdna_place_of(const stw_attn_launch &l, uint32_t xcds, ui
 }
 
 template <class C> DEV_FN void attn_cdna_take(attn_work_tile &u, const stw_attn_launch &l, int wave, int lane) {
-    const uint32_t xcds = C::MODE == CDNA_ORDERED ? 0 : l.vectors >> STW_XCDS_SHIFT;
+    enum { TURNS = cdna_turns(C::MODE) };
+    const uint32_t xcds = TURNS == CDNA_TURNS ? 0 : l.vectors >> STW_XCDS_SHIFT;
+    if (TURNS == CDNA_TURNS || (TURNS == CDNA_TURNS_ASKED && l.vectors & STW_KEYS_DESCEND)) {
+        attn_work_tile_take_now<true>(u, l, wave, lane);
+        return;
+    }
     if (!xcds) {
-        attn_work_tile_take_now<C::MODE == CDNA_ORDERED>(u, l, wave, lane);
+        attn_work_tile_take_now<false>(u, l, wave, lane);
         return;
     }
     if (wave == 0) attn_work_tile_fetch(u, l, attn_cdna_place_of(l, xcds, (uint32_t)dev_cta()), lane);

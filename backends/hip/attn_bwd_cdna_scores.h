@@ -90,7 +90,8 @@ template <int KIND, class C> struct attn_cdna_scores {
                 sees[e][r] =
                     ANY ? (uint32_t)(distance[i] + row) <= (uint32_t)how.span && lse[2 * k + r] != -dev_infinity()
                         : distance[i] <= row;
-                if constexpr (ANY && C::MODE == CDNA_HIDDEN) sees[e][r] &= !feature.hides(half, i, 2 * k + r);
+                if constexpr (ANY && (cdna_hides(C::MODE) || C::MODE == CDNA_BIAS))
+                    sees[e][r] &= !feature.hides(half, i, 2 * k + r);
             }
     }
     DEV_METHOD leaf_f2 scores_of(int e) {
@@ -109,15 +110,16 @@ template <int KIND, class C> struct attn_cdna_scores {
         return x;
     }
     /* P = exp(scale S - LSE): the exponent, one power, the other, rounding. */
+    template <bool CAPS>
     DEV_METHOD void softmax(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, const leaf_f4 &lse,
                             int q) {
         const int e = pair_of(q), stage = stage_of(q), k = e / TILES, i = e % TILES;
-        if constexpr (C::MODE == CDNA_SOFTCAP) {
+        if constexpr (CAPS) {
             softmax_capped(how, feature, lse, e, stage);
         } else if (stage == 0) {
             if constexpr (cdna_biased(C::MODE)) p[e] = biased(how, feature, k ? lse.zw : lse.xy, e);
             else p[e] = __builtin_elementwise_fma(scores_of(e), (leaf_f2)how.scale_log2, k ? lse.zw : lse.xy);
-            if constexpr (C::MODE == CDNA_ALIBI) p[e] = distances.subtract_from(p[e], feature, k, i);
+            if constexpr (C::MODE == CDNA_ALIBI || (DROPS && ANY)) p[e] = distances.subtract_from(p[e], feature, k, i);
             look(how, feature, lse, e);
         } else if (stage < 3) {
             const int r = stage - 1;
@@ -151,7 +153,7 @@ template <int KIND, class C> struct attn_cdna_scores {
                 p[e][r] = dev_exp2_fast(p[e][r]);
             }
         } else {
-            p16[e % TILES][e / TILES] = cdna_operand(T(), p[e]);
+            p16[e % TILES][e / TILES] = cdna_operand(T(), kept(p[e], leaf_f2{0.0f, 0.0f}, e % TILES, e / TILES));
             if constexpr (MASKED) p[e] = leaf_f2{cdna_times(p[e].x, slopes[e].x), cdna_times(p[e].y, slopes[e].y)};
             else p[e] *= slopes[e];
         }

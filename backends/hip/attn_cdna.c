@@ -9,7 +9,8 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-enum { CDNA_MODES_DIM = 128 }; /* tiles of wider heads know masks and deterministic mode alone, those of f32 masks */
+/* Tiles of wider heads know a bias, masks and deterministic mode alone, those of f32 causal masks and windows. */
+enum { CDNA_MODES_DIM = 128 };
 /* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most,
  * and work tiles are parts where there are more (split_of). */
 enum { CDNA_SUM_ROWS = 2048 };
@@ -36,32 +37,53 @@ static uint32_t element_of(const stw_attn_params *p, uint32_t output, uint32_t d
     return !(p->outputs & output) ? 0 : dtype == STW_F32 ? 4 : 2;
 }
 
-/* NULL, or the first tensor of those that the main loop reads and writes whose rows are not even, and why. */
+/* NULL, or the first tensor of those that the main loop reads and writes whose rows it does not take, and why. Rows that
+ * are read are whole vectors, maybe with zeros behind the last column (STW_FEAT_PADDED); dK and dV may lie anyhow. */
 static const char *uneven_tensor(const stw_attn_params *p, int64_t rows, int64_t keys) {
-#define TENSOR(name, field, side, cols, element)                                                                       \
+#define TENSOR(name, field, side, cols, element, BIT)                                                                  \
     {&p->field,                                                                                                        \
      side,                                                                                                             \
      p->cols,                                                                                                          \
      element,                                                                                                          \
+     BIT,                                                                                                              \
      "rows of " name " that are not whole vectors of 16 bytes",                                                        \
      "rows of " name " beyond 32-bit offsets"}
-    const uint32_t element = p->dtype == STW_F32 ? 4 : 2;
+    const uint32_t element = p->dtype == STW_F32 ? 4 : 2, vector = 16 / element;
     const uint32_t dk = element_of(p, STW_OUT_DK, p->dk_dtype), dv = element_of(p, STW_OUT_DV, p->dv_dtype);
     const struct {
         const stw_tensor_param *tensor;
         int64_t rows;
         uint32_t cols, element; /* bytes */
+        uint32_t padded;        /* its bit; 0: it is written */
         const char *not_whole, *far;
-    } tensors[] = {TENSOR("q", q, rows, head_dim_qk, element), TENSOR("dout", dout, rows, head_dim_v, element),
-                   TENSOR("k", k, keys, head_dim_qk, element), TENSOR("v", v, keys, head_dim_v, element),
-                   TENSOR("dk", dk, keys, head_dim_qk, dk),    TENSOR("dv", dv, keys, head_dim_v, dv)};
+    } tensors[] = {TENSOR("q", q, rows, head_dim_qk, element, STW_VECTOR_Q),
+                   TENSOR("dout", dout, rows, head_dim_v, element, STW_VECTOR_DOUT),
+                   TENSOR("k", k, keys, head_dim_qk, element, STW_VECTOR_K),
+                   TENSOR("v", v, keys, head_dim_v, element, STW_VECTOR_V),
+                   TENSOR("dk", dk, keys, head_dim_qk, dk, 0),
+                   TENSOR("dv", dv, keys, head_dim_v, dv, 0)};
 #undef TENSOR
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i) {
         if (!tensors[i].element) continue;
-        if (!is_whole(tensors[i].tensor, tensors[i].cols, 16 / element)) return tensors[i].not_whole;
+        const uint32_t padded = p->features & STW_FEAT_PADDED * tensors[i].padded ? vector - 1 : 0;
+        const uint32_t cols = (tensors[i].cols + padded) & ~padded;
+        if (tensors[i].padded && !is_whole(tensors[i].tensor, cols, vector)) return tensors[i].not_whole;
         if (!is_near(tensors[i].tensor, tensors[i].rows, tensors[i].element)) return tensors[i].far;
     }
     return NULL;
+}
+
+/* The epilogue stores up to four neighbouring columns of dK and dV at once: where rows have others, it leaves them in
+ * the workspace, and the last kernel stores each by itself. */
+static int is_apart(const stw_attn_params *p) { return ((p->head_dim_qk | p->head_dim_v) & 3) != 0; }
+
+/* NULL, or why they must not: deterministic mode promises a workspace of at most 4 times dQ in f32. */
+static const char *apart_refusal(const stw_attn_params *p) {
+    if (!is_apart(p) || !(p->features & STW_FEAT_DETERMINISTIC)) return NULL;
+    const int packed = (p->features & (STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV)) != 0;
+    return packed || p->max_seq_kv > p->max_seq_q * p->group
+               ? "head dims that are no multiples of 4 in deterministic mode, packed or with more keys than query rows"
+               : NULL;
 }
 
 static int64_t class_of_rows(const stw_attn_params *p) {
@@ -72,30 +94,47 @@ static int64_t class_of_keys(const stw_attn_params *p) {
     return stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
 }
 
-/* The own kernels are of several modes, by the one thing that each knows besides causal masks and windows. `exact`:
- * what stands behind it where products may lose subnormal operands; in deterministic mode, where other work tiles wait,
- * it leaves none. */
+/* The own kernels are of several modes, by the one thing that each knows besides causal masks and windows; those for
+ * masks in memory know deterministic mode besides. `exact`: what stands behind it where products may lose subnormal
+ * operands; kernels that know deterministic mode, where other work tiles wait, leave none. `dims`: the head dims that
+ * it has. */
+enum { ANY_DIM, TO_64, ABOVE_64, WITH_BYTES, WITHOUT_BYTES };
 typedef struct cdna_mode {
     const char *name, *exact;
     uint32_t features, bytes; /* a bias of bytes */
+    uint32_t dims;
 } cdna_mode;
-#define SINGLE_PAIRS (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
-#define MASKS        (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)
+#define SINGLE_PAIRS  (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
+#define MASKS         (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)
+#define DETERMINISTIC STW_FEAT_DETERMINISTIC
 
-static const cdna_mode *mode_of(const stw_attn_params *p) {
-    static const cdna_mode modes[] = {{"plain", "exact", 0, 0},
-                                      {"ordered", NULL, STW_FEAT_DETERMINISTIC, 0},
-                                      {"alibi", "alibi_exact", STW_FEAT_ALIBI, 0},
-                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP, 0},
-                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT, 0},
-                                      {"bias", "bias_exact", STW_FEAT_BIAS, 0},
-                                      {"bytes", "bytes_exact", STW_FEAT_BIAS, 1},
-                                      {"hidden", "hidden_exact", MASKS, 0}};
-    uint32_t features = p->features & (SINGLE_PAIRS | MASKS | STW_FEAT_DETERMINISTIC);
+static int has_dim(uint32_t dims, uint32_t head_dim) {
+    const int bytes = head_dim == 64 || head_dim == 128;
+    return dims == ANY_DIM || dims == (head_dim > 64 ? ABOVE_64 : TO_64) ||
+           dims == (bytes ? WITH_BYTES : WITHOUT_BYTES);
+}
+
+static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *p) {
+    static const cdna_mode modes[] = {{"plain", "exact", 0, 0, ANY_DIM},
+                                      {"ordered", NULL, DETERMINISTIC, 0, ANY_DIM},
+                                      {"alibi", "alibi_exact", STW_FEAT_ALIBI, 0, ANY_DIM},
+                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP, 0, ANY_DIM},
+                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT, 0, ANY_DIM},
+                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT | STW_FEAT_ALIBI, 0, ANY_DIM},
+                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT | STW_FEAT_SOFTCAP, 0, ANY_DIM},
+                                      {"bias", "bias_exact", STW_FEAT_BIAS, 0, ANY_DIM},
+                                      {"bytes", "bytes_exact", STW_FEAT_BIAS, 1, WITH_BYTES},
+                                      {"bias", "bias_exact", STW_FEAT_BIAS, 1, WITHOUT_BYTES},
+                                      {"hidden", "hidden_exact", MASKS, 0, TO_64},
+                                      {"hidden_ordered", NULL, MASKS | DETERMINISTIC, 0, TO_64},
+                                      {"hidden", NULL, MASKS, 0, ABOVE_64},
+                                      {"hidden", NULL, MASKS | DETERMINISTIC, 0, ABOVE_64}};
+    uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i)
-        if (modes[i].features == features && modes[i].bytes == bytes) return &modes[i];
+        if (modes[i].features == features && modes[i].bytes == bytes && has_dim(modes[i].dims, tile->head_dim))
+            return &modes[i];
     return NULL;
 }
 
@@ -107,14 +146,15 @@ static int cdna_preprocess(const stw_attn_params *p) {
            p->lse.seq >= 0 && (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
 }
 
-/* NULL, or why the kernels for a bias do not take it: they load elements of q's type or bytes by 32-bit offsets, and
- * LSE as CDNA's own preprocess kernel writes it for them. */
-static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *p) {
+/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
+ * and LSE as CDNA's own preprocess kernel writes it for them. */
+static const char *bias_refusal(const stw_attn_params *p) {
     const stw_bias_param *t = &p->bias;
-    const int64_t rows = class_of_rows(p) + 256, keys = class_of_keys(p) + 256, most = INT64_C(1) << 30;
-    if (tile->head_dim % 64) return "a bias at head dims up to 32 and from 65 to 96";
+    const int64_t rows = class_of_rows(p) + 256, keys = class_of_keys(p) + 256;
+    const int64_t most = INT64_C(1) << (p->bias_dtype == STW_F32 ? 29 : 30);
     if (p->outputs & STW_OUT_DBIAS) return "dBias";
-    if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8) return "a bias of neither q's type nor bytes";
+    if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
+        return "a bias of neither q's type nor f32 nor bytes";
     if (t->query < 0 || t->key < 0 || t->query >= most / rows || t->key >= most / keys ||
         rows * t->query + keys * t->key >= most)
         return "rows of the bias beyond 32-bit offsets";
@@ -134,11 +174,11 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     const int whole = stw_attn_masks(p) != NULL; /* split_of */
     if (!has_long_sums(p) || (!whole && stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
-    if (tile->head_dim > CDNA_MODES_DIM || p->dtype == STW_F32) {
+    if (p->dtype == STW_F32) {
         if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
-        return p->dtype == STW_F32 && (p->features & STW_FEAT_DETERMINISTIC) ? "deterministic mode" : NULL;
+        return p->features & STW_FEAT_DETERMINISTIC ? "deterministic mode" : NULL;
     }
-    rest.features &= ~(SINGLE_PAIRS | MASKS);
+    rest.features &= ~(MASKS | (tile->head_dim > CDNA_MODES_DIM ? STW_FEAT_BIAS : SINGLE_PAIRS));
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
     if (p->features & STW_FEAT_ALIBI_COLUMN) return "ALiBi by key, not by distance";
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
@@ -146,13 +186,12 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
     if (p->features & STW_FEAT_BIAS) {
-        if (!mode_of(p)) return "a bias and another feature";
-        return bias_refusal(tile, p);
+        if (!mode_of(tile, p)) return "a bias and another feature";
+        return bias_refusal(p);
     }
-    if (mode_of(p)) return NULL;
-    if (p->features & STW_FEAT_DETERMINISTIC)
-        return "ALiBi, softcap, dropout or a mask in memory in deterministic mode";
-    return "two of ALiBi, softcap, dropout and a mask in memory";
+    if (mode_of(tile, p)) return NULL;
+    if (p->features & STW_FEAT_DETERMINISTIC) return "ALiBi, softcap or dropout in deterministic mode";
+    return "two of ALiBi, softcap, dropout and a mask in memory, but for dropout with ALiBi or a softcap";
 }
 
 /* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi, a softcap, dropout, a
@@ -164,7 +203,7 @@ static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *
     if (!(p->outputs & STW_OUT_DQKV)) return "no dQ, dK or dV is wanted";
     if (p->outputs & STW_OUT_DBIAS) return "dBias";
     if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
-    return uneven_tensor(p, rows, keys);
+    return uneven_tensor(p, rows, keys) ? uneven_tensor(p, rows, keys) : apart_refusal(p);
 }
 
 /* Work tiles of these kernels may be parts, as many as keep compute units busy. Nothing of it was measured. The costs
@@ -196,13 +235,14 @@ static int cdna_postprocess(const stw_attn_params *p) {
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     stw_attn_tiled_plan(tile, p, wave, 0, out);
     if (cdna_refusal(tile, p)) return;
-    out->mode = mode_of(p)->name;
+    out->mode = mode_of(tile, p)->name;
     out->sums_dq = 1;
     out->bn = STW_CDNA_BN(tile->head_dim);
     out->smem = STW_CDNA_SMEM(tile->head_dim);
     out->vectors = STW_STATS_NEGATED | (p->features & STW_FEAT_DETERMINISTIC ? STW_KEYS_DESCEND : 0);
     out->small_rows = STW_CDNA_ROWS;
     out->split = split_of(tile, p, out->bn);
+    out->apart = (uint32_t)is_apart(p);
     out->xcds = xcds_of(p);
     if (cdna_preprocess(p)) out->preprocess = p->features & STW_FEAT_DETERMINISTIC ? "cdna_ordered" : "cdna";
     out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
@@ -211,12 +251,13 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
 /* A kernel behind the main loop takes the work tiles that the main loop has left alone. */
 static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan(tile, p, wave, out);
-    out->exact = cdna_refusal(tile, p) ? NULL : mode_of(p)->exact;
+    out->exact = cdna_refusal(tile, p) ? NULL : mode_of(tile, p)->exact;
 }
 
-/* Kernels for head_dim_v up to STW_CDNA_TALL_V, which one tile has besides. */
+/* Kernels for head_dim_v up to STW_CDNA_TALL_V, which one tile has besides: without a bias, and without masks in
+ * memory. */
 static void make_tall(const stw_variant *tile, const stw_attn_params *p, stw_attn_choice *out) {
-    if (p->head_dim_v > STW_CDNA_TALL_V || cdna_refusal(tile, p)) return;
+    if (p->head_dim_v > STW_CDNA_TALL_V || cdna_refusal(tile, p) || p->features & (MASKS | STW_FEAT_BIAS)) return;
     out->mode = p->features & STW_FEAT_DETERMINISTIC ? "tall_ordered" : "tall";
 }
 
@@ -237,6 +278,7 @@ static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t
     out->bn = STW_CDNA_F32_BN(tile->head_dim);
     out->smem = STW_CDNA_F32_SMEM(tile->head_dim);
     out->split = split_of(tile, p, out->bn);
+    out->apart = (uint32_t)is_apart(p);
     out->xcds = xcds_of(p);
     out->vectors = STW_STATS_NEGATED;
 }
