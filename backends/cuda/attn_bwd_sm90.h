@@ -161,11 +161,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     /* a bias or dropout's decisions wait where dS will be written; dV's rows would go where those of the next work
      * tile's first step are awaited */
     typedef sm90_knows<FEATURE> knows;
-    enum { DROPS = knows::DROPOUT, ALIBI = knows::ALIBI, BIAS = knows::BIAS };
+    enum { DROPS = knows::DROPOUT, ALIBI = knows::ALIBI, BIAS = knows::BIAS, BIAS_MORE = knows::BIAS_MORE };
     enum { WAITS_FOR_DS = BIAS || DROPS };
     enum { VALUES_EARLY = C::VALUES_EARLY && !WAITS_FOR_DS };
     /* with a third warpgroup registers lack: dS goes to shared memory alone, and dV is made by PART queries */
-    enum { THIRD = DROPS, PART = sm90_dropout<BM>::PART };
+    enum { THIRD = DROPS, SHARES_DS = THIRD || BIAS_MORE, PART = sm90_dropout<BM>::PART };
     enum {
         STATISTICS = FEATURE != SM90_SOFTCAP && !BIAS && !(DROPS && ALIBI)
     }; /* LSE's are read ahead of exponentials */
@@ -348,9 +348,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     sm90_dropout<BM> dropped;
     sm90_alibi alibi;
     /* What features need of the next scores: ahead of products, which is rare, and while they run. */
+    const bool f32_bias = BIAS_MORE && p.bias_dtype == STW_F32;
+    [[maybe_unused]] bool reads_bias = false; /* f32: of the next scores */
     auto features_ahead = [&](bool live) {
         if constexpr (BIAS) {
-            if (!sm90_bias<C>::fits(l))
+            if (!f32_bias && !sm90_bias<C>::fits(l))
                 sm90_bias<C>::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
                                    C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
@@ -358,7 +360,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     auto features = [&](bool live) {
         const sm90_place at = {16 * wave, lane};
         if constexpr (BIAS) { /* into the place of dS(j - 1), whose products have ended */
-            if (sm90_bias<C>::fits(l))
+            if (f32_bias) {
+                reads_bias = live && it.left > it.idle;
+                sm90_bias_pairs<C>::prefetch(l, tiles[turn & 1], it, reads_bias, sm90_thread_anew());
+            } else if (sm90_bias<C>::fits(l))
                 sm90_bias<C>::fetch(l, tiles[turn & 1], it, live && it.left > it.idle,
                                     base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
@@ -379,8 +384,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             typedef sm90_bias<C> bias;
             const uint32_t from = ds_to + (flip ^ 1) * C::DS_BYTES;
             const float *first = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
-            bias::arrive(l, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
-            bias::template add<DROPS>(s, first, maps.factor, maps.log_kept, from);
+            if (f32_bias) {
+                sm90_bias_pairs<C>::of(p.bias, tiles[turn & 1], it, reads_bias, wave, sm90_lane_anew())
+                    .add(s, p.bias, first, maps.factor);
+            } else {
+                bias::arrive(l, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+                bias::template add<DROPS>(s, first, maps.factor, maps.log_kept, from);
+            }
             DEV_UNROLL_FOR (int i = 0; i < VALUES; ++i) s[i] = dev_exp2_fast(s[i]);
             if (p.bias_dtype == STW_U8) bias::hide(s, from);
             if constexpr (DROPS) { /* decisions go where this warp's part of the bias was */
@@ -488,6 +498,17 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                 mma_AB_rows<AT * PART, AT * PART + PART>(dv, p16, dout);
                 dropped.template gradients<T, AT, BIAS>(to, dp, s, from, maps.kept, !BIAS && masked);
             });
+        } else if constexpr (BIAS_MORE) {
+            sm90_select_gradients(dp, s, delta);
+            DEV_UNROLL_FOR (int i = 0; i < VALUES / 8; ++i) {
+                uint32_t w[4];
+                DEV_UNROLL_FOR (int k = 0; k < 4; ++k)
+                    w[k] = dev_pack(T(), dp[8 * i + 2 * k], dp[8 * i + 2 * k + 1]);
+                sm90_stmatrix_trans(ds_to + flip * C::DS_BYTES + i * 2048, w);
+            }
+            if (l.bias_direct && p.dbias_dtype == STW_F32)
+                sm90_bias_pairs<C>::of(p.dbias, tile, it, it.left > it.idle, wave, sm90_lane_anew())
+                    .store((p.accumulate & STW_OUT_DBIAS) != 0, dp);
         } else {
             if constexpr (BIAS) sm90_score_gradients_selected<T>(ds16, dp, s, delta);
             else sm90_score_gradients<T>(ds16, dp, s, delta, masked);
@@ -497,6 +518,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_fence_async_shared();
         sm90_cta_sync();
         if (DROPS && !BIAS && wave == KEEPER && sm90_elect()) decided.empty().arrive();
+        if constexpr (BIAS_MORE)
+            if (l.bias_direct && p.dbias_dtype != STW_F32 && it.left > it.idle)
+                sm90_bias_pairs<C>::store_tile(l, tile, it, base + C::AT_DS + flip * C::DS_BYTES, wave,
+                                               sm90_lane_anew());
 
         /* 3: loads of step j + 2 */
         const int stage_before = stage == 0 ? C::STAGES - 1 : stage - 1;
@@ -533,7 +558,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         scores(at0, turn & 1, stage_next); /* S^T = K Q^T */
         sm90_mma_fence();
         mma_AB(dq, ds, k); /* dQ = dS K */
-        if constexpr (THIRD) mma_AtB(dk, ds_mine, q);
+        if constexpr (SHARES_DS) mma_AtB(dk, ds_mine, q);
         else mma_AB(dk, ds16, q); /* dK += dS^T Q */
         features(follows);
         if (ordered) {

@@ -17,13 +17,15 @@ enum {
     SM90_BIAS,
     SM90_MASKS,
     SM90_DROPOUT_ALIBI,
-    SM90_DROPOUT_BIAS
+    SM90_DROPOUT_BIAS,
+    SM90_BIAS_MORE
 };
 template <int FEATURE> struct sm90_knows {
     enum {
         DROPOUT = FEATURE == SM90_DROPOUT || FEATURE == SM90_DROPOUT_ALIBI || FEATURE == SM90_DROPOUT_BIAS,
         ALIBI = FEATURE == SM90_ALIBI || FEATURE == SM90_DROPOUT_ALIBI,
-        BIAS = FEATURE == SM90_BIAS || FEATURE == SM90_DROPOUT_BIAS
+        BIAS_MORE = FEATURE == SM90_BIAS_MORE, /* also of f32, and a gradient of every pair */
+        BIAS = FEATURE == SM90_BIAS || FEATURE == SM90_DROPOUT_BIAS || BIAS_MORE
     };
 };
 
@@ -247,6 +249,100 @@ template <class C> struct sm90_bias {
         }
     }
 };
+
+/* A bias of f32, and a gradient of every pair: a thread reads and writes what belongs to its own scores, since shared
+ * memory has no place for f32. Eight lanes meet a sector of a query. dBias of the operands' type leaves from dS there. */
+template <class C> struct sm90_bias_pairs {
+    typedef typename C::T T;
+    enum { TOGETHER = 16 }; /* loads under way of a thread */
+    /* Of this thread's first and second key of its first query; bytes to the next query; queries in use from it on. */
+    char *first, *second;
+    int next, rows;
+    bool has[2]; /* the keys are in use */
+
+    /* Of f32. `live`: the step is one. Else nothing is in use. */
+    DEV_FN sm90_bias_pairs of(const stw_bias_param &t, const attn_work_tile &tile, const sm90_block_iterator &it,
+                              bool live, int wave, int lane) {
+        const int row = it.block * C::BM + lane % 4 * 2, col = (int)tile.j0 + 16 * wave + lane / 4; /* 30 bits */
+        const int used = (int)tile.seq.kv.used, most = max(used - 1, 0);
+        char *const from = (char *)t.data + ((int)tile.b * t.batch + it.head * t.head + row * t.query) * 4;
+        const int rows = live ? (int)tile.seq.q.used - row : 0;
+        return {from + min(col, most) * t.key * 4,
+                from + min(col + 8, most) * t.key * 4,
+                (int)t.query * 4,
+                rows,
+                {col < used, col + 8 < used}};
+    }
+    /* Of value e = 4 i + 2 a + b: query 8 i + b, key a. */
+    DEV_FN int row_of(int e) { return e / 4 * 8 + e % 2; }
+    DEV_METHOD char *at(int e, int row) const { return (e & 2 ? second : first) + (int64_t)next * row; }
+
+    /* Asks L2 for the rows of a step: a thread for 32 keys of one. */
+    DEV_FN void prefetch(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+                         int thread) {
+        const stw_bias_param &t = l.p.bias;
+        const int col = (int)tile.j0 + thread % 4 * 32;
+        DEV_UNROLL_FOR (int i = 0; i < C::BM; i += C::THREADS / 4) {
+            const int row = it.block * C::BM + i + thread / 4;
+            if (live && row < (int)tile.seq.q.used && col < (int)tile.seq.kv.used)
+                sm90_prefetch((const float *)t.data +
+                              ((int)tile.b * t.batch + it.head * t.head + row * t.query + col * t.key));
+        }
+    }
+    /* S -> S c + (bias - LSE) log2(e) in place. `lse`: of this thread's first query. What is not in use reads what is:
+     * its last query, the sequence's last key, of no step the tensor's first number. */
+    template <int VALUES>
+    DEV_METHOD void add(float (&s)[VALUES], const stw_bias_param &t, const float *lse, const float &factor) {
+        const int last = rows - 1;
+        if (last < 0) first = second = (char *)t.data, next = 0;
+        DEV_UNROLL_FOR (int begin = 0; begin < VALUES; begin += TOGETHER) {
+            float bias[TOGETHER];
+            DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e)
+                bias[e] = *(const float *)(const void *)at(e, min(row_of(begin + e), last));
+            DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
+                const float2 both = *(const float2 *)(const void *)(lse + (begin + e) / 4 * 8);
+                s[begin + e] = fmaf(s[begin + e], factor, (bias[e] - (e % 2 ? both.y : both.x)) * DEV_LOG2E);
+            }
+        }
+    }
+    /* dS, `to` dBias of f32. */
+    template <int VALUES> DEV_METHOD void store(bool adds, const float (&ds)[VALUES]) const {
+        if (!has[0]) return;
+        DEV_UNROLL_FOR (int e = 0; e < VALUES; ++e)
+            if (row_of(e) < rows && (!(e & 2) || has[1])) {
+                float *const to = (float *)(void *)at(e, row_of(e));
+                *to = adds ? *to + ds[e] : ds[e];
+            }
+    }
+    /* This warp's part of dS, in `place`, to dBias of the operands' type: a lane has eight keys of each sixteenth row. */
+    DEV_FN void store_tile(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it,
+                           uint32_t place, int wave, int lane) {
+        const stw_bias_param &t = l.p.dbias;
+        const int row = lane / 2, half = lane % 2, col = (int)tile.j0 + 16 * wave + 8 * half;
+        const int first = it.block * C::BM + row, keys = (int)tile.seq.kv.used - col;
+        const bool vectors = t.key == 1 && keys >= 8 &&
+                             (((t.batch | t.head | t.query) * 2 | (int64_t)(uintptr_t)t.data) & 15) == 0;
+        uint16_t *to = (uint16_t *)t.data + ((int)tile.b * t.batch + it.head * t.head + first * t.query + col * t.key);
+        DEV_ROLLED_FOR (int i = 0; i < C::BM; i += 16, to += 16 * t.query) {
+            if (first + i >= (int)tile.seq.q.used) break;
+            const uint4 x = sm90_load_shared_vector(sm90_bias<C>::vector_at(place, row + i, wave, half));
+            if (vectors) {
+                *(uint4 *)(void *)to = x;
+                continue;
+            }
+            const uint32_t w[4] = {x.x, x.y, x.z, x.w};
+            DEV_UNROLL_FOR (int e = 0; e < 8; ++e)
+                if (e < keys) to[e * t.key] = (uint16_t)(w[e / 2] >> (e % 2 * 16));
+        }
+    }
+};
+
+/* dP -> dS = P (dP - delta) in place, 0 where P is 0. */
+template <int VALUES, int PIECES>
+DEV_FN void sm90_select_gradients(float (&dp)[VALUES], const float (&p)[VALUES], const float2 (&delta)[PIECES]) {
+    DEV_UNROLL_FOR (int e = 0; e < VALUES; ++e)
+        dp[e] = p[e] != 0.0f ? p[e] * (dp[e] - (e % 2 ? delta[e / 4].y : delta[e / 4].x)) : 0.0f;
+}
 
 /* dS = P (dP - delta) to 16 bits, 0 where P is 0. */
 template <class T, int VALUES, int PIECES>

@@ -87,13 +87,18 @@ static const char *features_refusal(const stw_attn_params *p) {
     if (f & MASKS) return masks_refusal(p);
     if (f & (f - 1) && f != (STW_FEAT_DROPOUT | STW_FEAT_ALIBI) && f != (STW_FEAT_DROPOUT | STW_FEAT_BIAS))
         return "it takes one of ALiBi, softcap, dropout and a bias, or dropout with ALiBi or a bias";
-    if (f & STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8)
-        return "it takes a bias of the inputs' type or bytes";
-    if (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p)) return "it makes dBias of a broadcast bias alone";
     if (f == STW_FEAT_SOFTCAP && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "it takes a softcap from 1/64 to 512";
     if (f & STW_FEAT_DROPOUT && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "it takes no memory-efficient dropout of 1";
+    return NULL;
+}
+
+/* Narrow heads: NULL, or what their kernels do not to a bias. */
+static const char *bias_refusal(const stw_attn_params *p) {
+    if (p->features & STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8)
+        return "it takes a bias of the inputs' type or bytes";
+    if (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p)) return "it makes dBias of a broadcast bias alone";
     return NULL;
 }
 
@@ -139,21 +144,23 @@ static int drains(const stw_attn_params *p) { return has_f32_keys(p) && (p->outp
 
 static const char *refusal(const stw_attn_params *p) {
     const char *text = refusal_of(p, KEYS, (p->features & FEATURES) != 0);
+    if (!text) text = bias_refusal(p);
     if (!text && has_f32_keys(p) && !drains(p) && !stw_attn_short_sums(p, KEYS, SUM_ROWS).heads)
         return "without dQ, dK or dV its f32 sums would have more than 2048 rows";
     return text;
 }
-/* Of wide heads, or NULL: a kernel of ALiBi and softcap, one of dropout, and one of f32 dK and dV and of few outputs,
- * which drains sums of any length. Each serves deterministic mode and the other. */
+/* Of wide heads, or NULL: a kernel of ALiBi and softcap, one of dropout, one of a bias of any type with any gradient,
+ * and one of f32 dK and dV and of few outputs, which drains sums of any length. Each serves deterministic mode and the
+ * other. */
 static const char *wide_mode_of(const stw_attn_params *p) {
+    if (p->features & STW_FEAT_BIAS) return "bias";
     if (p->features & STW_FEAT_DROPOUT) return "dropout";
     if (p->features & FEATURES) return "features";
     return has_f32_keys(p) || (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV ? "outputs" : NULL;
 }
 /* What they make that narrow heads' kernels do not, they make of head dims that they pad by less than twice. */
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
-    if (p->features & STW_FEAT_BIAS) return "its kernels of wide heads take no bias";
-    if (p->features & STW_FEAT_DROPOUT && p->features & STW_FEAT_ALIBI)
+    if (p->features & STW_FEAT_DROPOUT && p->features & (STW_FEAT_ALIBI | STW_FEAT_BIAS))
         return "its kernels of wide heads take dropout alone";
     if (p->features & MASKS) return "its kernels of wide heads take no interval and block masks";
     const char *text = refusal_of(p, bn, (p->features & FEATURES) != 0);
@@ -164,6 +171,7 @@ static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
 static const char *refusal_wide(const stw_attn_params *p) { return refusal_of_wide(p, KEYS_WIDE); }
 static const char *refusal_tall(const stw_attn_params *p) {
     if (p->features & STW_FEAT_DROPOUT) return "it has no room for what is dropped";
+    if (p->features & STW_FEAT_BIAS) return "a thread has no two keys side by side, which a bias comes in";
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_of_wide(p, KEYS);
 }
 
