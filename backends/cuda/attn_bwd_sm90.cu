@@ -53,10 +53,12 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     KERNEL(id, type, T, hd, softcap_ordered, true, PLAIN, SM90_SOFTCAP)                                                \
     KERNEL(id, type, T, hd, dropout, false, PLAIN, SM90_DROPOUT)                                                       \
     KERNEL(id, type, T, hd, dropout_ordered, true, PLAIN, SM90_DROPOUT)                                                \
+    KERNEL(id, type, T, hd, dropout_outputs, SM90_ORDER_ASKED, F32, SM90_DROPOUT)                                      \
     KERNEL(id, type, T, hd, dropout_alibi, SM90_ORDER_ASKED, PLAIN, SM90_DROPOUT_ALIBI)                                \
     KERNEL(id, type, T, hd, dropout_bias, SM90_ORDER_ASKED, PLAIN, SM90_DROPOUT_BIAS)                                  \
     KERNEL(id, type, T, hd, bias, false, PLAIN, SM90_BIAS)                                                             \
     KERNEL(id, type, T, hd, bias_ordered, true, PLAIN, SM90_BIAS)                                                      \
+    KERNEL(id, type, T, hd, bias_more, SM90_ORDER_ASKED, PLAIN, SM90_BIAS_MORE)                                        \
     KERNEL(id, type, T, hd, masks, false, PLAIN, SM90_MASKS)                                                           \
     KERNEL(id, type, T, hd, masks_ordered, true, PLAIN, SM90_MASKS)
 /* Registers for four CTAs a multiprocessor: bytes under way are what these kernels need. */
@@ -89,7 +91,9 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     typedef sm90_wide_config<T, hd, SM90_WIDE_DROPOUT> id##_##type##_dropout;                                          \
     typedef sm90_wide_config<T, hd, SM90_WIDE_BIAS> id##_##type##_bias;                                                \
     WIDE_ALL(id, type)                                                                                                 \
+    typedef sm90_wide_config<T, hd, SM90_WIDE_DROPOUT_OUTPUTS> id##_##type##_both;                                     \
     WIDE_KERNEL(id, type, id##_##type##_dropout, dropout, SM90_ORDER_ASKED)                                            \
+    WIDE_KERNEL(id, type, id##_##type##_both, dropout_outputs, SM90_ORDER_ASKED)                                       \
     WIDE_KERNEL(id, type, id##_##type##_bias, bias, SM90_ORDER_ASKED)
 #define TALL(id, type, T)                                                                                              \
     typedef sm90_tall_config<T> id##_##type;                                                                           \

@@ -169,6 +169,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     enum {
         STATISTICS = FEATURE != SM90_SOFTCAP && !BIAS && !(DROPS && ALIBI)
     }; /* LSE's are read ahead of exponentials */
+    /* no step of their own for exact additions: half of the code */
+    enum { ASKS_EXACT = SUBNORMAL && (BIAS_MORE || (DROPS && C::DRAINS)) };
     const stw_attn_params &p = l.p;
     const bool ordered = SM90_IS_ORDERED(l);
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
@@ -348,12 +350,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     sm90_dropout<BM> dropped;
     sm90_alibi alibi;
     /* What features need of the next scores: ahead of products, which is rare, and while they run. */
+    typedef sm90_bias<C, !BIAS_MORE> bias_of_type;
     const bool f32_bias = BIAS_MORE && p.bias_dtype == STW_F32;
     [[maybe_unused]] bool reads_bias = false; /* f32: of the next scores */
     auto features_ahead = [&](bool live) {
         if constexpr (BIAS) {
-            if (!f32_bias && !sm90_bias<C>::fits(l))
-                sm90_bias<C>::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
+            if (!f32_bias && !bias_of_type::fits(l))
+                bias_of_type::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
                                    C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
     };
@@ -363,8 +366,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             if (f32_bias) {
                 reads_bias = live && it.left > it.idle;
                 sm90_bias_pairs<C>::prefetch(l, tiles[turn & 1], it, reads_bias, sm90_thread_anew());
-            } else if (sm90_bias<C>::fits(l))
-                sm90_bias<C>::fetch(l, tiles[turn & 1], it, live && it.left > it.idle,
+            } else if (bias_of_type::fits(l))
+                bias_of_type::fetch(l, tiles[turn & 1], it, live && it.left > it.idle,
                                     base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
         if constexpr (ALIBI) alibi = sm90_alibi::of(l, tiles[turn & 1], it.head, it.block, BM, at);
@@ -381,18 +384,17 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         } else if constexpr (ALIBI)
             sm90_exponentials_alibi(s, lse, maps.factor, alibi, (p.features & STW_FEAT_ALIBI_COLUMN) != 0);
         else if constexpr (BIAS) {
-            typedef sm90_bias<C> bias;
             const uint32_t from = ds_to + (flip ^ 1) * C::DS_BYTES;
             const float *first = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
             if (f32_bias) {
                 sm90_bias_pairs<C>::of(p.bias, tiles[turn & 1], it, reads_bias, wave, sm90_lane_anew())
                     .add(s, p.bias, first, maps.factor);
             } else {
-                bias::arrive(l, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
-                bias::template add<DROPS>(s, first, maps.factor, maps.log_kept, from);
+                bias_of_type::arrive(l, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+                bias_of_type::template add<DROPS>(s, first, maps.factor, maps.log_kept, from);
             }
             DEV_UNROLL_FOR (int i = 0; i < VALUES; ++i) s[i] = dev_exp2_fast(s[i]);
-            if (p.bias_dtype == STW_U8) bias::hide(s, from);
+            if (!BIAS_MORE && p.bias_dtype == STW_U8) bias_of_type::hide(s, from);
             if constexpr (DROPS) { /* decisions go where this warp's part of the bias was */
                 __syncwarp();
                 if (sm90_elect()) decided.empty().arrive();
@@ -425,6 +427,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
      * subnormal. Says whether there is a next step. */
     auto step = [&](auto is_last, auto is_exact) {
         enum { LAST = decltype(is_last)::yes, EXACT = decltype(is_exact)::yes };
+        const bool exact = EXACT || (ASKS_EXACT && (special & SM90_EXACT_DQ));
         const int stage_next = stage == C::STAGES - 1 ? 0 : stage + 1;
         const int phase_next = stage == C::STAGES - 1 ? phase ^ 1 : phase;
         /* operands, in units of 16 bytes: computed anew in each step, or they would take registers */
@@ -502,8 +505,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             sm90_select_gradients(dp, s, delta);
             DEV_UNROLL_FOR (int i = 0; i < VALUES / 8; ++i) {
                 uint32_t w[4];
-                DEV_UNROLL_FOR (int k = 0; k < 4; ++k)
-                    w[k] = dev_pack(T(), dp[8 * i + 2 * k], dp[8 * i + 2 * k + 1]);
+                DEV_UNROLL_FOR (int k = 0; k < 4; ++k) w[k] = dev_pack(T(), dp[8 * i + 2 * k], dp[8 * i + 2 * k + 1]);
                 sm90_stmatrix_trans(ds_to + flip * C::DS_BYTES + i * 2048, w);
             }
             if (l.bias_direct && p.dbias_dtype == STW_F32)
@@ -590,7 +592,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         exponentials(lse, stage_next);
         if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step | between(it));
         sm90_mma_wait<1>(dq);
-        if (!EXACT) add_dq(to, adds);
+        if (!EXACT) add_dq(to, adds && !(ASKS_EXACT && exact));
         if (special & (SM90_MASKED | SM90_DEAD_ROWS))
             mask_scores(it, stage_next); /* and ptxas may not let the exponentials sink behind this use of them */
         if (follows) barriers.dout(stage_next).wait(phase_next);
@@ -600,7 +602,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
         sm90_mma_wait<0>(); /* dK */
         sm90_hold(to);
-        if (EXACT && adds) add_exact(to, C::AT_DS + flip * C::DS_BYTES);
+        if ((EXACT || ASKS_EXACT) && exact && adds) add_exact(to, C::AT_DS + flip * C::DS_BYTES);
         stage = stage_next;
         phase = phase_next;
         flip ^= 1;
@@ -612,6 +614,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         const attn_work_tile &tile = tiles[turn & 1];
         char *const mine = smem + C::AT_DS + flip * C::DS_BYTES + group * BM * 128 + warp * 2048;
         const bool later = drained(tile, it.left);
+        if (WAITS_FOR_DS) sm90_warpgroup_sync(group); /* its warps have read what was there */
         sm90_pin(dv);
         sm90_pin(dk);
         if (drains_dv) sm90_store_sums<C>(tile, dv, l, STW_OUT_DV, later, mine, wave, sm90_lane_anew());
@@ -639,15 +642,16 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         auto goes_on = [&]() { return it.left > 1 && (!C::DRAINS || it.left > until); };
         auto exact = [&]() { return SUBNORMAL && (special & SM90_EXACT_DQ); };
         while (it.left > 1) {
-            DEV_ROLLED while (goes_on() && !exact()) step(sm90_flag<false>(), sm90_flag<false>());
-            DEV_ROLLED while (goes_on() && exact()) step(sm90_flag<false>(), sm90_flag<SUBNORMAL>());
+            DEV_ROLLED while (goes_on() && (ASKS_EXACT || !exact())) step(sm90_flag<false>(), sm90_flag<false>());
+            if constexpr (!ASKS_EXACT)
+                DEV_ROLLED while (goes_on() && exact()) step(sm90_flag<false>(), sm90_flag<SUBNORMAL>());
             if constexpr (C::DRAINS)
                 if (it.left <= until) {
                     drain();
                     until -= (int)C::DRAIN_STEPS;
                 }
         }
-        if (exact()) follows = step(sm90_flag<true>(), sm90_flag<SUBNORMAL>());
+        if (!ASKS_EXACT && exact()) follows = step(sm90_flag<true>(), sm90_flag<(SUBNORMAL && !ASKS_EXACT)>());
         else follows = step(sm90_flag<true>(), sm90_flag<false>());
         sm90_pin(dk);
         const attn_work_tile &tile = tiles[(turn & 1) ^ 1];

@@ -134,12 +134,12 @@ DEV_FN void sm90_capped_exponentials(uint32_t (&p)[2 * PIECES], float (&s)[VALUE
 
 /* ---- bias ---- */
 
-/* A step's tile of the bias, of the operands' type or bytes. It waits where dS of that step will be written, and lies
+/* A step's tile of the bias, of the operands' type or BYTES. It waits where dS of that step will be written, and lies
  * as dS does: a warp loads what it will overwrite, so its own lanes are all that meet. A lane has eight keys of each
  * sixteenth query; bytes wait as sixteen in the first of a query's two vectors and become 0 and -infinity there.
  * The statistics are LSE and delta themselves, since the difference to the bias comes first: a bias may put S anywhere
  * (-1e9 in every column of a masked row), and only rounding would be left of either times log2(e). */
-template <class C> struct sm90_bias {
+template <class C, bool BYTES = true> struct sm90_bias {
     typedef typename C::T T;
     enum { COUNT = C::BM / 16, NEXT = 16 * 128 }; /* vectors of a lane, bytes between them */
 
@@ -155,7 +155,7 @@ template <class C> struct sm90_bias {
     DEV_FN part part_of(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
                         int wave, int lane) {
         const stw_bias_param &t = l.p.bias;
-        const bool bytes = l.p.bias_dtype == STW_U8;
+        const bool bytes = BYTES && l.p.bias_dtype == STW_U8;
         part x;
         x.size = bytes ? 1 : (int)sizeof(T), x.row = lane / 2, x.half = lane % 2;
         /* positions have 30 bits */
@@ -170,7 +170,7 @@ template <class C> struct sm90_bias {
     DEV_FN bool fits(const stw_attn_launch &l) {
         const stw_bias_param &t = l.p.bias;
         const uint32_t strides = (uint32_t)t.batch | (uint32_t)t.head | (uint32_t)t.query;
-        const uint32_t size = l.p.bias_dtype == STW_U8 ? 1 : (uint32_t)sizeof(T);
+        const uint32_t size = BYTES && l.p.bias_dtype == STW_U8 ? 1 : (uint32_t)sizeof(T);
         return t.key == 1 && (((uint32_t)(uintptr_t)t.data | strides * size) & 15) == 0;
     }
     /* Asynchronously, where it fits. Zeros outside the rows and keys in use, and where the work tile or the step is
@@ -180,7 +180,7 @@ template <class C> struct sm90_bias {
         const part x = part_of(l, tile, it, live, wave, lane);
         const int64_t next = 16 * l.p.bias.query * x.size;
         const uint32_t to = vector_at(place, x.row, wave, x.half);
-        if (x.size == 1 && x.half) return;
+        if (BYTES && x.size == 1 && x.half) return;
         DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
             sm90_copy_bytes(to + i * NEXT, x.from + i * next, i * 16 < x.rows ? x.keys * x.size : 0);
     }
@@ -188,7 +188,7 @@ template <class C> struct sm90_bias {
     DEV_FN void load(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
                      char *smem, uint32_t place, int wave, int lane) {
         part x = part_of(l, tile, it, live, wave, lane);
-        const bool bytes = x.size == 1;
+        const bool bytes = BYTES && x.size == 1;
         char *one =
             smem + (bytes ? vector_at(place, x.row, wave, 0) + 8 * x.half : vector_at(place, x.row, wave, x.half));
         DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i, one += NEXT, x.from += 16 * l.p.bias.query * x.size)
@@ -204,7 +204,7 @@ template <class C> struct sm90_bias {
         const uint32_t hides = dev_is_f16<T>::yes ? 0xFC00FC00u : 0xFF80FF80u;
         dev_copy_wait();
         __syncwarp();
-        if (l.p.bias_dtype != STW_U8) return;
+        if (!BYTES || l.p.bias_dtype != STW_U8) return;
         const int row = lane / 2, half = lane % 2;
         const uint32_t from = vector_at(place, row, wave, 0) + 8 * half, to = vector_at(place, row, wave, half);
         uint2 x[COUNT];
@@ -305,14 +305,21 @@ template <class C> struct sm90_bias_pairs {
             }
         }
     }
-    /* dS, `to` dBias of f32. */
+    /* dS to dBias of f32, added to what is there if `adds`. */
     template <int VALUES> DEV_METHOD void store(bool adds, const float (&ds)[VALUES]) const {
         if (!has[0]) return;
-        DEV_UNROLL_FOR (int e = 0; e < VALUES; ++e)
-            if (row_of(e) < rows && (!(e & 2) || has[1])) {
-                float *const to = (float *)(void *)at(e, row_of(e));
-                *to = adds ? *to + ds[e] : ds[e];
+        DEV_UNROLL_FOR (int begin = 0; begin < VALUES; begin += TOGETHER) {
+            float there[TOGETHER];
+            DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
+                const int row = row_of(begin + e);
+                there[e] = 0.0f;
+                if (adds && row < rows && (!(e & 2) || has[1])) there[e] = *(const float *)(const void *)at(e, row);
             }
+            DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
+                const int row = row_of(begin + e);
+                if (row < rows && (!(e & 2) || has[1])) *(float *)(void *)at(e, row) = there[e] + ds[begin + e];
+            }
+        }
     }
     /* This warp's part of dS, in `place`, to dBias of the operands' type: a lane has eight keys of each sixteenth row. */
     DEV_FN void store_tile(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it,
@@ -320,8 +327,8 @@ template <class C> struct sm90_bias_pairs {
         const stw_bias_param &t = l.p.dbias;
         const int row = lane / 2, half = lane % 2, col = (int)tile.j0 + 16 * wave + 8 * half;
         const int first = it.block * C::BM + row, keys = (int)tile.seq.kv.used - col;
-        const bool vectors = t.key == 1 && keys >= 8 &&
-                             (((t.batch | t.head | t.query) * 2 | (int64_t)(uintptr_t)t.data) & 15) == 0;
+        const bool vectors =
+            t.key == 1 && keys >= 8 && (((t.batch | t.head | t.query) * 2 | (int64_t)(uintptr_t)t.data) & 15) == 0;
         uint16_t *to = (uint16_t *)t.data + ((int)tile.b * t.batch + it.head * t.head + first * t.query + col * t.key);
         DEV_ROLLED_FOR (int i = 0; i < C::BM; i += 16, to += 16 * t.query) {
             if (first + i >= (int)tile.seq.q.used) break;

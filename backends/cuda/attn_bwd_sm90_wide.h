@@ -412,13 +412,15 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                     if (C::DQ_PARTS == 1) { /* the rest of dK runs beside the exponentials, too */
                         begin_dk(at0, stage, 32, C::BM);
                         sm90_mma_wait<1>(s);
-                        if constexpr (C::BIASED) bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
+                        if constexpr (C::BIASED)
+                            bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
                     }
                     await_dout();
                     begin_dp(at0, at_dout.place);
                     if (C::DQ_PARTS == 2) {
                         sm90_mma_wait<1>(s);
-                        if constexpr (C::BIASED) bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
+                        if constexpr (C::BIASED)
+                            bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
                     }
                     probabilities(is_plain(), at.place);
                     sm90_mma_wait<1>();

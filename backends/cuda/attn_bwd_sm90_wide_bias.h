@@ -12,7 +12,8 @@
 template <class C> struct sm90_wide_bias {
     typedef typename C::T T;
     enum { SCORES = C::GROUP_KEYS / 2, WORDS = (SCORES + 4) / 8 * 4 };
-    uint32_t word[WORDS]; /* pairs of 16 bits or bytes; of f32 the first WORDS scores, then the others: registers lack */
+    uint32_t
+        word[WORDS]; /* pairs of 16 bits or bytes; of f32 the first WORDS scores, then the others: registers lack */
 
     /* Where the scores of a thread lie in a tensor of biases, in bytes. */
     struct place {
@@ -123,12 +124,18 @@ template <class C> struct sm90_wide_bias {
             x.template each_pair<2, 0, SCORES>(
                 [&](int i, char *at) { *(uint32_t *)(void *)at = dev_pack(T(), ds[i], ds[i + 1]); });
         } else if (x.pairs && !adds) {
-            x.template each_pair<4, 0, SCORES>([&](int i, char *at) { *(float2 *)(void *)at = make_float2(ds[i], ds[i + 1]); });
+            x.template each_pair<4, 0, SCORES>(
+                [&](int i, char *at) { *(float2 *)(void *)at = make_float2(ds[i], ds[i + 1]); });
         } else {
+            float there[SCORES];
+            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) there[i] = 0.0f;
+            if (adds)
+                x.template each<0, SCORES>([&](int i, const char *at) { there[i] = *(const float *)(const void *)at; },
+                                           [](int) {});
             x.template each<0, SCORES>(
                 [&](int i, char *at) {
-                    if (!f32) *(uint16_t *)(void *)at = (uint16_t)dev_pack(T(), ds[i], ds[i]);
-                    else *(float *)(void *)at = adds ? *(const float *)(const void *)at + ds[i] : ds[i];
+                    if (f32) *(float *)(void *)at = there[i] + ds[i];
+                    else *(uint16_t *)(void *)at = (uint16_t)dev_pack(T(), ds[i], ds[i]);
                 },
                 [](int) {});
         }
