@@ -3,11 +3,12 @@
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
  * `sm90_wide` or `sm90_tall` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
  * also one each for f32 outputs, for all that is asked of outputs, for ALiBi, softcap, dropout, a bias, and
- * interval and block masks, with the kernels that list what these leave, and for either mode one of dropout with ALiBi
- * and one with a bias; for wide heads, for either mode, one for ALiBi and softcap, one for all that is asked of outputs
- * and, but for `sm90_tall`, one of dropout and one of a bias; for `sm90_short` one a type; for `few16` and `few64` one for both modes.
- * What stands before and behind the main loop of `sm90` with the usual options is here, too; with others, and for all
- * other rows, it comes from the sm80 image. */
+ * interval and block masks, with the kernels that list what these leave, and for either mode one of dropout with
+ * ALiBi, with a bias and with f32 outputs, and one of an f32 bias and of a gradient of every pair; for wide heads, for
+ * either mode, one for ALiBi and softcap, one for all that is asked of outputs and, but for `sm90_tall`, one of
+ * dropout, one of it with such outputs and one of a bias; for `sm90_short` one a type; for `few16` and `few64` one for
+ * both modes. What stands before and behind the main loop of `sm90` with the usual options is here, too; with others,
+ * and for all other rows, it comes from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
     ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))

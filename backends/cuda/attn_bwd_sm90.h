@@ -52,7 +52,11 @@
  * multiplied by 1 - p. The other two have 232 registers then, 208 of which were operands: so dS goes to shared memory
  * alone, from where dK takes it, too, and dV is made by parts of 32 queries, each begun behind dS of the one before.
  * With a bias, which waits in the same place, the words come when all warps have read it. These two kernels serve
- * deterministic mode and the other (SM90_ORDER_ASKED).
+ * deterministic mode and the other (SM90_ORDER_ASKED); so does that of dropout with f32 dK and dV.
+ *
+ * An f32 bias and a gradient of every pair (BIAS_MORE, one kernel for either mode): threads load their own bias in
+ * phase 5, behind a prefetch in phase 4; f32 dBias leaves in phase 2, of the operands' type from dS's place in phase 3.
+ * dK takes dS from shared memory, for registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
  *
  * Interval and block masks (attn_bwd_sm90_masks.h): a work tile's steps are the query blocks that hold a visible pair,
  * which one lane finds two steps ahead and all threads read when the rows have arrived; pairs are tested only in those

@@ -251,7 +251,8 @@ template <class C, bool BYTES = true> struct sm90_bias {
 };
 
 /* A bias of f32, and a gradient of every pair: a thread reads and writes what belongs to its own scores, since shared
- * memory has no place for f32. Eight lanes meet a sector of a query. dBias of the operands' type leaves from dS there. */
+ * memory has no place for f32. Eight lanes meet a sector of a query. dBias of the operands' type leaves from dS's
+ * place. */
 template <class C> struct sm90_bias_pairs {
     typedef typename C::T T;
     enum { TOGETHER = 16 }; /* loads under way of a thread */
@@ -321,7 +322,7 @@ template <class C> struct sm90_bias_pairs {
             }
         }
     }
-    /* This warp's part of dS, in `place`, to dBias of the operands' type: a lane has eight keys of each sixteenth row. */
+    /* This warp's part of dS, in `place`, to dBias of the operands' type: a lane has eight keys of every 16th row. */
     DEV_FN void store_tile(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it,
                            uint32_t place, int wave, int lane) {
         const stw_bias_param &t = l.p.dbias;

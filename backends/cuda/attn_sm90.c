@@ -106,7 +106,7 @@ static const char *bias_refusal(const stw_attn_params *p) {
     const int64_t most = INT32_MAX / 4;
     if (!has_wide_bias(p)) return NULL;
     if (p->features & STW_FEAT_DROPOUT)
-        return "with dropout it takes a bias of the inputs' type or bytes, and makes dBias of a broadcast bias alone";
+        return "with dropout it takes a bias of the inputs' type or bytes and sums dBias alone";
     if ((p->bias_dtype == STW_F32 && p->bias.query > most) || (p->outputs & STW_OUT_DBIAS && p->dbias.query > most))
         return "rows of the bias are more than 2 GiB apart";
     return NULL;
