@@ -3,11 +3,12 @@
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
  * `sm90_wide` or `sm90_tall` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
  * also one each for f32 outputs, for all that is asked of outputs, for ALiBi, softcap, dropout, a bias, and
- * interval and block masks, with the kernels that list what these leave, and for either mode one of dropout with ALiBi
- * and one with a bias; for wide heads, for either mode, one for ALiBi and softcap, one for all that is asked of outputs
- * and, but for `sm90_tall`, one of dropout; for `sm90_short` one a type; for `few16` and `few64` one for both modes.
- * What stands before and behind the main loop of `sm90` with the usual options is here, too; with others, and for all
- * other rows, it comes from the sm80 image. */
+ * interval and block masks, with the kernels that list what these leave, and for either mode one of dropout with
+ * ALiBi, with a bias and with f32 outputs, and one of an f32 bias and of a gradient of every pair; for wide heads, for
+ * either mode, one for ALiBi and softcap, one for all that is asked of outputs and, but for `sm90_tall`, one of
+ * dropout, one of it with such outputs and one of a bias; for `sm90_short` one a type; for `few16` and `few64` one for
+ * both modes. What stands before and behind the main loop of `sm90` with the usual options is here, too; with others,
+ * and for all other rows, it comes from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
     ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))
@@ -53,10 +54,12 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     KERNEL(id, type, T, hd, softcap_ordered, true, PLAIN, SM90_SOFTCAP)                                                \
     KERNEL(id, type, T, hd, dropout, false, PLAIN, SM90_DROPOUT)                                                       \
     KERNEL(id, type, T, hd, dropout_ordered, true, PLAIN, SM90_DROPOUT)                                                \
+    KERNEL(id, type, T, hd, dropout_outputs, SM90_ORDER_ASKED, F32, SM90_DROPOUT)                                      \
     KERNEL(id, type, T, hd, dropout_alibi, SM90_ORDER_ASKED, PLAIN, SM90_DROPOUT_ALIBI)                                \
     KERNEL(id, type, T, hd, dropout_bias, SM90_ORDER_ASKED, PLAIN, SM90_DROPOUT_BIAS)                                  \
     KERNEL(id, type, T, hd, bias, false, PLAIN, SM90_BIAS)                                                             \
     KERNEL(id, type, T, hd, bias_ordered, true, PLAIN, SM90_BIAS)                                                      \
+    KERNEL(id, type, T, hd, bias_more, SM90_ORDER_ASKED, PLAIN, SM90_BIAS_MORE)                                        \
     KERNEL(id, type, T, hd, masks, false, PLAIN, SM90_MASKS)                                                           \
     KERNEL(id, type, T, hd, masks_ordered, true, PLAIN, SM90_MASKS)
 /* Registers for four CTAs a multiprocessor: bytes under way are what these kernels need. */
@@ -87,8 +90,12 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     typedef sm90_wide_config<T, hd, SM90_WIDE_FEATURES> id##_##type##_features;                                        \
     typedef sm90_wide_config<T, hd, SM90_WIDE_OUTPUTS> id##_##type##_outputs;                                          \
     typedef sm90_wide_config<T, hd, SM90_WIDE_DROPOUT> id##_##type##_dropout;                                          \
+    typedef sm90_wide_config<T, hd, SM90_WIDE_BIAS> id##_##type##_bias;                                                \
     WIDE_ALL(id, type)                                                                                                 \
-    WIDE_KERNEL(id, type, id##_##type##_dropout, dropout, SM90_ORDER_ASKED)
+    typedef sm90_wide_config<T, hd, SM90_WIDE_DROPOUT_OUTPUTS> id##_##type##_both;                                     \
+    WIDE_KERNEL(id, type, id##_##type##_dropout, dropout, SM90_ORDER_ASKED)                                            \
+    WIDE_KERNEL(id, type, id##_##type##_both, dropout_outputs, SM90_ORDER_ASKED)                                       \
+    WIDE_KERNEL(id, type, id##_##type##_bias, bias, SM90_ORDER_ASKED)
 #define TALL(id, type, T)                                                                                              \
     typedef sm90_tall_config<T> id##_##type;                                                                           \
     typedef sm90_tall_config<T, SM90_WIDE_FEATURES> id##_##type##_features;                                            \

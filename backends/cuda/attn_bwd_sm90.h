@@ -52,7 +52,11 @@
  * multiplied by 1 - p. The other two have 232 registers then, 208 of which were operands: so dS goes to shared memory
  * alone, from where dK takes it, too, and dV is made by parts of 32 queries, each begun behind dS of the one before.
  * With a bias, which waits in the same place, the words come when all warps have read it. These two kernels serve
- * deterministic mode and the other (SM90_ORDER_ASKED).
+ * deterministic mode and the other (SM90_ORDER_ASKED); so does that of dropout with f32 dK and dV.
+ *
+ * An f32 bias and a gradient of every pair (BIAS_MORE, one kernel for either mode): threads load their own bias in
+ * phase 5, behind a prefetch in phase 4; f32 dBias leaves in phase 2, of the operands' type from dS's place in phase 3.
+ * dK takes dS from shared memory, for registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
  *
  * Interval and block masks (attn_bwd_sm90_masks.h): a work tile's steps are the query blocks that hold a visible pair,
  * which one lane finds two steps ahead and all threads read when the rows have arrived; pairs are tested only in those
@@ -161,14 +165,16 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     /* a bias or dropout's decisions wait where dS will be written; dV's rows would go where those of the next work
      * tile's first step are awaited */
     typedef sm90_knows<FEATURE> knows;
-    enum { DROPS = knows::DROPOUT, ALIBI = knows::ALIBI, BIAS = knows::BIAS };
+    enum { DROPS = knows::DROPOUT, ALIBI = knows::ALIBI, BIAS = knows::BIAS, BIAS_MORE = knows::BIAS_MORE };
     enum { WAITS_FOR_DS = BIAS || DROPS };
     enum { VALUES_EARLY = C::VALUES_EARLY && !WAITS_FOR_DS };
     /* with a third warpgroup registers lack: dS goes to shared memory alone, and dV is made by PART queries */
-    enum { THIRD = DROPS, PART = sm90_dropout<BM>::PART };
+    enum { THIRD = DROPS, SHARES_DS = THIRD || BIAS_MORE, PART = sm90_dropout<BM>::PART };
     enum {
         STATISTICS = FEATURE != SM90_SOFTCAP && !BIAS && !(DROPS && ALIBI)
     }; /* LSE's are read ahead of exponentials */
+    /* no step of their own for exact additions: half of the code */
+    enum { ASKS_EXACT = SUBNORMAL && (BIAS_MORE || (DROPS && C::DRAINS)) };
     const stw_attn_params &p = l.p;
     const bool ordered = SM90_IS_ORDERED(l);
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
@@ -348,18 +354,24 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     sm90_dropout<BM> dropped;
     sm90_alibi alibi;
     /* What features need of the next scores: ahead of products, which is rare, and while they run. */
+    typedef sm90_bias<C, !BIAS_MORE> bias_of_type;
+    const bool f32_bias = BIAS_MORE && p.bias_dtype == STW_F32;
+    [[maybe_unused]] bool reads_bias = false; /* f32: of the next scores */
     auto features_ahead = [&](bool live) {
         if constexpr (BIAS) {
-            if (!sm90_bias<C>::fits(l))
-                sm90_bias<C>::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
+            if (!f32_bias && !bias_of_type::fits(l))
+                bias_of_type::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
                                    C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
     };
     auto features = [&](bool live) {
         const sm90_place at = {16 * wave, lane};
         if constexpr (BIAS) { /* into the place of dS(j - 1), whose products have ended */
-            if (sm90_bias<C>::fits(l))
-                sm90_bias<C>::fetch(l, tiles[turn & 1], it, live && it.left > it.idle,
+            if (f32_bias) {
+                reads_bias = live && it.left > it.idle;
+                sm90_bias_pairs<C>::prefetch(l, tiles[turn & 1], it, reads_bias, sm90_thread_anew());
+            } else if (bias_of_type::fits(l))
+                bias_of_type::fetch(l, tiles[turn & 1], it, live && it.left > it.idle,
                                     base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
         if constexpr (ALIBI) alibi = sm90_alibi::of(l, tiles[turn & 1], it.head, it.block, BM, at);
@@ -376,13 +388,17 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         } else if constexpr (ALIBI)
             sm90_exponentials_alibi(s, lse, maps.factor, alibi, (p.features & STW_FEAT_ALIBI_COLUMN) != 0);
         else if constexpr (BIAS) {
-            typedef sm90_bias<C> bias;
             const uint32_t from = ds_to + (flip ^ 1) * C::DS_BYTES;
             const float *first = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
-            bias::arrive(l, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
-            bias::template add<DROPS>(s, first, maps.factor, maps.log_kept, from);
+            if (f32_bias) {
+                sm90_bias_pairs<C>::of(p.bias, tiles[turn & 1], it, reads_bias, wave, sm90_lane_anew())
+                    .add(s, p.bias, first, maps.factor);
+            } else {
+                bias_of_type::arrive(l, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+                bias_of_type::template add<DROPS>(s, first, maps.factor, maps.log_kept, from);
+            }
             DEV_UNROLL_FOR (int i = 0; i < VALUES; ++i) s[i] = dev_exp2_fast(s[i]);
-            if (p.bias_dtype == STW_U8) bias::hide(s, from);
+            if (!BIAS_MORE && p.bias_dtype == STW_U8) bias_of_type::hide(s, from);
             if constexpr (DROPS) { /* decisions go where this warp's part of the bias was */
                 __syncwarp();
                 if (sm90_elect()) decided.empty().arrive();
@@ -415,6 +431,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
      * subnormal. Says whether there is a next step. */
     auto step = [&](auto is_last, auto is_exact) {
         enum { LAST = decltype(is_last)::yes, EXACT = decltype(is_exact)::yes };
+        const bool exact = EXACT || (ASKS_EXACT && (special & SM90_EXACT_DQ));
         const int stage_next = stage == C::STAGES - 1 ? 0 : stage + 1;
         const int phase_next = stage == C::STAGES - 1 ? phase ^ 1 : phase;
         /* operands, in units of 16 bytes: computed anew in each step, or they would take registers */
@@ -488,6 +505,16 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                 mma_AB_rows<AT * PART, AT * PART + PART>(dv, p16, dout);
                 dropped.template gradients<T, AT, BIAS>(to, dp, s, from, maps.kept, !BIAS && masked);
             });
+        } else if constexpr (BIAS_MORE) {
+            sm90_select_gradients(dp, s, delta);
+            DEV_UNROLL_FOR (int i = 0; i < VALUES / 8; ++i) {
+                uint32_t w[4];
+                DEV_UNROLL_FOR (int k = 0; k < 4; ++k) w[k] = dev_pack(T(), dp[8 * i + 2 * k], dp[8 * i + 2 * k + 1]);
+                sm90_stmatrix_trans(ds_to + flip * C::DS_BYTES + i * 2048, w);
+            }
+            if (l.bias_direct && p.dbias_dtype == STW_F32)
+                sm90_bias_pairs<C>::of(p.dbias, tile, it, it.left > it.idle, wave, sm90_lane_anew())
+                    .store((p.accumulate & STW_OUT_DBIAS) != 0, dp);
         } else {
             if constexpr (BIAS) sm90_score_gradients_selected<T>(ds16, dp, s, delta);
             else sm90_score_gradients<T>(ds16, dp, s, delta, masked);
@@ -497,6 +524,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_fence_async_shared();
         sm90_cta_sync();
         if (DROPS && !BIAS && wave == KEEPER && sm90_elect()) decided.empty().arrive();
+        if constexpr (BIAS_MORE)
+            if (l.bias_direct && p.dbias_dtype != STW_F32 && it.left > it.idle)
+                sm90_bias_pairs<C>::store_tile(l, tile, it, base + C::AT_DS + flip * C::DS_BYTES, wave,
+                                               sm90_lane_anew());
 
         /* 3: loads of step j + 2 */
         const int stage_before = stage == 0 ? C::STAGES - 1 : stage - 1;
@@ -533,7 +564,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         scores(at0, turn & 1, stage_next); /* S^T = K Q^T */
         sm90_mma_fence();
         mma_AB(dq, ds, k); /* dQ = dS K */
-        if constexpr (THIRD) mma_AtB(dk, ds_mine, q);
+        if constexpr (SHARES_DS) mma_AtB(dk, ds_mine, q);
         else mma_AB(dk, ds16, q); /* dK += dS^T Q */
         features(follows);
         if (ordered) {
@@ -565,7 +596,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         exponentials(lse, stage_next);
         if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step | between(it));
         sm90_mma_wait<1>(dq);
-        if (!EXACT) add_dq(to, adds);
+        if (!EXACT) add_dq(to, adds && !(ASKS_EXACT && exact));
         if (special & (SM90_MASKED | SM90_DEAD_ROWS))
             mask_scores(it, stage_next); /* and ptxas may not let the exponentials sink behind this use of them */
         if (follows) barriers.dout(stage_next).wait(phase_next);
@@ -575,7 +606,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
         sm90_mma_wait<0>(); /* dK */
         sm90_hold(to);
-        if (EXACT && adds) add_exact(to, C::AT_DS + flip * C::DS_BYTES);
+        if ((EXACT || ASKS_EXACT) && exact && adds) add_exact(to, C::AT_DS + flip * C::DS_BYTES);
         stage = stage_next;
         phase = phase_next;
         flip ^= 1;
@@ -587,6 +618,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         const attn_work_tile &tile = tiles[turn & 1];
         char *const mine = smem + C::AT_DS + flip * C::DS_BYTES + group * BM * 128 + warp * 2048;
         const bool later = drained(tile, it.left);
+        if (WAITS_FOR_DS) sm90_warpgroup_sync(group); /* its warps have read what was there */
         sm90_pin(dv);
         sm90_pin(dk);
         if (drains_dv) sm90_store_sums<C>(tile, dv, l, STW_OUT_DV, later, mine, wave, sm90_lane_anew());
@@ -614,15 +646,16 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         auto goes_on = [&]() { return it.left > 1 && (!C::DRAINS || it.left > until); };
         auto exact = [&]() { return SUBNORMAL && (special & SM90_EXACT_DQ); };
         while (it.left > 1) {
-            DEV_ROLLED while (goes_on() && !exact()) step(sm90_flag<false>(), sm90_flag<false>());
-            DEV_ROLLED while (goes_on() && exact()) step(sm90_flag<false>(), sm90_flag<SUBNORMAL>());
+            DEV_ROLLED while (goes_on() && (ASKS_EXACT || !exact())) step(sm90_flag<false>(), sm90_flag<false>());
+            if constexpr (!ASKS_EXACT)
+                DEV_ROLLED while (goes_on() && exact()) step(sm90_flag<false>(), sm90_flag<SUBNORMAL>());
             if constexpr (C::DRAINS)
                 if (it.left <= until) {
                     drain();
                     until -= (int)C::DRAIN_STEPS;
                 }
         }
-        if (exact()) follows = step(sm90_flag<true>(), sm90_flag<SUBNORMAL>());
+        if (!ASKS_EXACT && exact()) follows = step(sm90_flag<true>(), sm90_flag<(SUBNORMAL && !ASKS_EXACT)>());
         else follows = step(sm90_flag<true>(), sm90_flag<false>());
         sm90_pin(dk);
         const attn_work_tile &tile = tiles[(turn & 1) ^ 1];

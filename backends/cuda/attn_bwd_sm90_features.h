@@ -17,13 +17,15 @@ enum {
     SM90_BIAS,
     SM90_MASKS,
     SM90_DROPOUT_ALIBI,
-    SM90_DROPOUT_BIAS
+    SM90_DROPOUT_BIAS,
+    SM90_BIAS_MORE
 };
 template <int FEATURE> struct sm90_knows {
     enum {
         DROPOUT = FEATURE == SM90_DROPOUT || FEATURE == SM90_DROPOUT_ALIBI || FEATURE == SM90_DROPOUT_BIAS,
         ALIBI = FEATURE == SM90_ALIBI || FEATURE == SM90_DROPOUT_ALIBI,
-        BIAS = FEATURE == SM90_BIAS || FEATURE == SM90_DROPOUT_BIAS
+        BIAS_MORE = FEATURE == SM90_BIAS_MORE, /* also of f32, and a gradient of every pair */
+        BIAS = FEATURE == SM90_BIAS || FEATURE == SM90_DROPOUT_BIAS || BIAS_MORE
     };
 };
 
@@ -132,12 +134,12 @@ DEV_FN void sm90_capped_exponentials(uint32_t (&p)[2 * PIECES], float (&s)[VALUE
 
 /* ---- bias ---- */
 
-/* A step's tile of the bias, of the operands' type or bytes. It waits where dS of that step will be written, and lies
+/* A step's tile of the bias, of the operands' type or BYTES. It waits where dS of that step will be written, and lies
  * as dS does: a warp loads what it will overwrite, so its own lanes are all that meet. A lane has eight keys of each
  * sixteenth query; bytes wait as sixteen in the first of a query's two vectors and become 0 and -infinity there.
  * The statistics are LSE and delta themselves, since the difference to the bias comes first: a bias may put S anywhere
  * (-1e9 in every column of a masked row), and only rounding would be left of either times log2(e). */
-template <class C> struct sm90_bias {
+template <class C, bool BYTES = true> struct sm90_bias {
     typedef typename C::T T;
     enum { COUNT = C::BM / 16, NEXT = 16 * 128 }; /* vectors of a lane, bytes between them */
 
@@ -153,7 +155,7 @@ template <class C> struct sm90_bias {
     DEV_FN part part_of(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
                         int wave, int lane) {
         const stw_bias_param &t = l.p.bias;
-        const bool bytes = l.p.bias_dtype == STW_U8;
+        const bool bytes = BYTES && l.p.bias_dtype == STW_U8;
         part x;
         x.size = bytes ? 1 : (int)sizeof(T), x.row = lane / 2, x.half = lane % 2;
         /* positions have 30 bits */
@@ -168,7 +170,7 @@ template <class C> struct sm90_bias {
     DEV_FN bool fits(const stw_attn_launch &l) {
         const stw_bias_param &t = l.p.bias;
         const uint32_t strides = (uint32_t)t.batch | (uint32_t)t.head | (uint32_t)t.query;
-        const uint32_t size = l.p.bias_dtype == STW_U8 ? 1 : (uint32_t)sizeof(T);
+        const uint32_t size = BYTES && l.p.bias_dtype == STW_U8 ? 1 : (uint32_t)sizeof(T);
         return t.key == 1 && (((uint32_t)(uintptr_t)t.data | strides * size) & 15) == 0;
     }
     /* Asynchronously, where it fits. Zeros outside the rows and keys in use, and where the work tile or the step is
@@ -178,7 +180,7 @@ template <class C> struct sm90_bias {
         const part x = part_of(l, tile, it, live, wave, lane);
         const int64_t next = 16 * l.p.bias.query * x.size;
         const uint32_t to = vector_at(place, x.row, wave, x.half);
-        if (x.size == 1 && x.half) return;
+        if (BYTES && x.size == 1 && x.half) return;
         DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
             sm90_copy_bytes(to + i * NEXT, x.from + i * next, i * 16 < x.rows ? x.keys * x.size : 0);
     }
@@ -186,7 +188,7 @@ template <class C> struct sm90_bias {
     DEV_FN void load(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
                      char *smem, uint32_t place, int wave, int lane) {
         part x = part_of(l, tile, it, live, wave, lane);
-        const bool bytes = x.size == 1;
+        const bool bytes = BYTES && x.size == 1;
         char *one =
             smem + (bytes ? vector_at(place, x.row, wave, 0) + 8 * x.half : vector_at(place, x.row, wave, x.half));
         DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i, one += NEXT, x.from += 16 * l.p.bias.query * x.size)
@@ -202,7 +204,7 @@ template <class C> struct sm90_bias {
         const uint32_t hides = dev_is_f16<T>::yes ? 0xFC00FC00u : 0xFF80FF80u;
         dev_copy_wait();
         __syncwarp();
-        if (l.p.bias_dtype != STW_U8) return;
+        if (!BYTES || l.p.bias_dtype != STW_U8) return;
         const int row = lane / 2, half = lane % 2;
         const uint32_t from = vector_at(place, row, wave, 0) + 8 * half, to = vector_at(place, row, wave, half);
         uint2 x[COUNT];
@@ -247,6 +249,108 @@ template <class C> struct sm90_bias {
         }
     }
 };
+
+/* A bias of f32, and a gradient of every pair: a thread reads and writes what belongs to its own scores, since shared
+ * memory has no place for f32. Eight lanes meet a sector of a query. dBias of the operands' type leaves from dS's
+ * place. */
+template <class C> struct sm90_bias_pairs {
+    typedef typename C::T T;
+    enum { TOGETHER = 16 }; /* loads under way of a thread */
+    /* Of this thread's first and second key of its first query; bytes to the next query; queries in use from it on. */
+    char *first, *second;
+    int next, rows;
+    bool has[2]; /* the keys are in use */
+
+    /* Of f32. `live`: the step is one. Else nothing is in use. */
+    DEV_FN sm90_bias_pairs of(const stw_bias_param &t, const attn_work_tile &tile, const sm90_block_iterator &it,
+                              bool live, int wave, int lane) {
+        const int row = it.block * C::BM + lane % 4 * 2, col = (int)tile.j0 + 16 * wave + lane / 4; /* 30 bits */
+        const int used = (int)tile.seq.kv.used, most = max(used - 1, 0);
+        char *const from = (char *)t.data + ((int)tile.b * t.batch + it.head * t.head + row * t.query) * 4;
+        const int rows = live ? (int)tile.seq.q.used - row : 0;
+        return {from + min(col, most) * t.key * 4,
+                from + min(col + 8, most) * t.key * 4,
+                (int)t.query * 4,
+                rows,
+                {col < used, col + 8 < used}};
+    }
+    /* Of value e = 4 i + 2 a + b: query 8 i + b, key a. */
+    DEV_FN int row_of(int e) { return e / 4 * 8 + e % 2; }
+    DEV_METHOD char *at(int e, int row) const { return (e & 2 ? second : first) + (int64_t)next * row; }
+
+    /* Asks L2 for the rows of a step: a thread for 32 keys of one. */
+    DEV_FN void prefetch(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+                         int thread) {
+        const stw_bias_param &t = l.p.bias;
+        const int col = (int)tile.j0 + thread % 4 * 32;
+        DEV_UNROLL_FOR (int i = 0; i < C::BM; i += C::THREADS / 4) {
+            const int row = it.block * C::BM + i + thread / 4;
+            if (live && row < (int)tile.seq.q.used && col < (int)tile.seq.kv.used)
+                sm90_prefetch((const float *)t.data +
+                              ((int)tile.b * t.batch + it.head * t.head + row * t.query + col * t.key));
+        }
+    }
+    /* S -> S c + (bias - LSE) log2(e) in place. `lse`: of this thread's first query. What is not in use reads what is:
+     * its last query, the sequence's last key, of no step the tensor's first number. */
+    template <int VALUES>
+    DEV_METHOD void add(float (&s)[VALUES], const stw_bias_param &t, const float *lse, const float &factor) {
+        const int last = rows - 1;
+        if (last < 0) first = second = (char *)t.data, next = 0;
+        DEV_UNROLL_FOR (int begin = 0; begin < VALUES; begin += TOGETHER) {
+            float bias[TOGETHER];
+            DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e)
+                bias[e] = *(const float *)(const void *)at(e, min(row_of(begin + e), last));
+            DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
+                const float2 both = *(const float2 *)(const void *)(lse + (begin + e) / 4 * 8);
+                s[begin + e] = fmaf(s[begin + e], factor, (bias[e] - (e % 2 ? both.y : both.x)) * DEV_LOG2E);
+            }
+        }
+    }
+    /* dS to dBias of f32, added to what is there if `adds`. */
+    template <int VALUES> DEV_METHOD void store(bool adds, const float (&ds)[VALUES]) const {
+        if (!has[0]) return;
+        DEV_UNROLL_FOR (int begin = 0; begin < VALUES; begin += TOGETHER) {
+            float there[TOGETHER];
+            DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
+                const int row = row_of(begin + e);
+                there[e] = 0.0f;
+                if (adds && row < rows && (!(e & 2) || has[1])) there[e] = *(const float *)(const void *)at(e, row);
+            }
+            DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
+                const int row = row_of(begin + e);
+                if (row < rows && (!(e & 2) || has[1])) *(float *)(void *)at(e, row) = there[e] + ds[begin + e];
+            }
+        }
+    }
+    /* This warp's part of dS, in `place`, to dBias of the operands' type: a lane has eight keys of every 16th row. */
+    DEV_FN void store_tile(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it,
+                           uint32_t place, int wave, int lane) {
+        const stw_bias_param &t = l.p.dbias;
+        const int row = lane / 2, half = lane % 2, col = (int)tile.j0 + 16 * wave + 8 * half;
+        const int first = it.block * C::BM + row, keys = (int)tile.seq.kv.used - col;
+        const bool vectors =
+            t.key == 1 && keys >= 8 && (((t.batch | t.head | t.query) * 2 | (int64_t)(uintptr_t)t.data) & 15) == 0;
+        uint16_t *to = (uint16_t *)t.data + ((int)tile.b * t.batch + it.head * t.head + first * t.query + col * t.key);
+        DEV_ROLLED_FOR (int i = 0; i < C::BM; i += 16, to += 16 * t.query) {
+            if (first + i >= (int)tile.seq.q.used) break;
+            const uint4 x = sm90_load_shared_vector(sm90_bias<C>::vector_at(place, row + i, wave, half));
+            if (vectors) {
+                *(uint4 *)(void *)to = x;
+                continue;
+            }
+            const uint32_t w[4] = {x.x, x.y, x.z, x.w};
+            DEV_UNROLL_FOR (int e = 0; e < 8; ++e)
+                if (e < keys) to[e * t.key] = (uint16_t)(w[e / 2] >> (e % 2 * 16));
+        }
+    }
+};
+
+/* dP -> dS = P (dP - delta) in place, 0 where P is 0. */
+template <int VALUES, int PIECES>
+DEV_FN void sm90_select_gradients(float (&dp)[VALUES], const float (&p)[VALUES], const float2 (&delta)[PIECES]) {
+    DEV_UNROLL_FOR (int e = 0; e < VALUES; ++e)
+        dp[e] = p[e] != 0.0f ? p[e] * (dp[e] - (e % 2 ? delta[e / 4].y : delta[e / 4].x)) : 0.0f;
+}
 
 /* dS = P (dP - delta) to 16 bits, 0 where P is 0. */
 template <class T, int VALUES, int PIECES>

@@ -23,16 +23,18 @@
  * With four panels there is no room for that place: dQ is added from registers, in two halves, each while a half of dK
  * runs.
  *
- * Three more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
+ * Five more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
  * of 2, or a softcap, by which 2 ends with tanh; 3 makes P of it, and leaves P (1 - tanh^2) in its registers.
  * C::OUTPUTS: gradients that nobody wants go nowhere, and f32 dK and dV leave every 2048 query rows, since the matrix
  * unit truncates its sums: between two steps, added to what this work tile has in memory already. C::DROPS
  * (attn_bwd_sm90_wide_dropout.h): two more warps decide what is dropped, which 3 reads; P is P / (1 - p), delta is
- * multiplied by 1 - p. */
+ * multiplied by 1 - p. C::DROPS and C::OUTPUTS also in one. C::BIASED (attn_bwd_sm90_wide_bias.h): the bias of S(j+1)
+ * is asked for in 2; LSE and delta are not negated; dS(j+1) leaves behind 3 where every pair has a gradient. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
 #include "attn_bwd_sm90.h"
+#include "attn_bwd_sm90_wide_bias.h"
 #include "attn_bwd_sm90_wide_dropout.h"
 #include "attn_bwd_sm90_wide_epilogue.h"
 #include "attn_bwd_sm90_wide_features.h"
@@ -100,6 +102,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     int keys = 0, filled = 0, multiplied = 0; /* parities of K's and V's mbarriers, of dQ's place or turn, of P's */
     uint32_t special = 0, of_tile = 0;
     sm90_wide_iterator it = {};
+    [[maybe_unused]] sm90_wide_bias<C> bias; /* of the scores that are multiplied */
 
     auto begin_scores = [&](uint32_t at0, int stage) {
         const uint32_t q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16),
@@ -181,7 +184,9 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         float2 lse = statistics(stage, 0);
         if constexpr (C::DROPS) lse.x -= maps.log_kept, lse.y -= maps.log_kept; /* P / (1 - p) */
         if (capped) sm90_tanh(s, maps.factor);
-        else if constexpr (C::FEATURES) {
+        else if constexpr (C::BIASED) {
+            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) s[i] = dev_exp2_fast(s[i]);
+        } else if constexpr (C::FEATURES) {
             const sm90_wide_alibi<C> alibi = sm90_wide_alibi<C>::of(
                 l, tiles[of.place], it.head, it.block, group * C::GROUP_KEYS + sm90_lane_anew() % 4 * 2, row_of());
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
@@ -208,7 +213,8 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         }
         if (special & SM90_DEAD_ROWS) {
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
-                if ((i & 2 ? lse.y : lse.x) == -dev_infinity()) s[i] = hidden;
+                if (C::BIASED ? dev_is_infinite(i & 2 ? lse.y : lse.x) : (i & 2 ? lse.y : lse.x) == -dev_infinity())
+                    s[i] = hidden;
         }
     };
     /* 3 and 4 of a step; P is to be published. */
@@ -238,14 +244,20 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
                 dp[i] = dropped.piece(i / 4) & 1u << (7 + i % 2 * 16 + (i & 2) * 4) ? 0.0f : dp[i];
         }
-        if (special & (SM90_MASKED | SM90_DEAD_ROWS)) {
-            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) dp[i] = s[i] != 0.0f ? dp[i] : 0.0f;
+        if constexpr (C::BIASED) { /* which hides pairs, too; delta is not negated */
+            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
+                s[i] = s[i] != 0.0f ? s[i] * (dp[i] - (i & 2 ? delta.y : delta.x)) : 0.0f;
+        } else {
+            if (special & (SM90_MASKED | SM90_DEAD_ROWS)) {
+                DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) dp[i] = s[i] != 0.0f ? dp[i] : 0.0f;
+            }
+            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) s[i] *= dp[i] + (i & 2 ? delta.y : delta.x);
         }
-        DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) s[i] *= dp[i] + (i & 2 ? delta.y : delta.x);
         put_scores(C::AT_DS, as_they_are);
         if constexpr (C::DROPS) arrive(sm90_wide_dropped<C>{base}.empty(at.place));
         sm90_fence_async_shared();
         sm90_cta_sync<C::THREADS>();
+        if constexpr (C::BIASED) bias.store_gradient(l, tiles[of.place], it, s);
     };
     /* A part of dQ has come: to its place or to the sums, in the order of the kernel behind, where a warp has 16 rows
      * and half the columns, columns fastest. */
@@ -364,7 +376,9 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             /* the first step */
             await_q();
             begin_scores(units(), at.place);
+            if constexpr (C::BIASED) bias.fetch(l, tiles[of.place], it);
             sm90_mma_wait<0>(s);
+            if constexpr (C::BIASED) bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
             await_dout();
             begin_dp(units(), at_dout.place);
             probabilities(is_plain(), at.place);
@@ -393,14 +407,21 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                     it.next();
                     await_q();
                     begin_scores(at0, at.place);
+                    if constexpr (C::BIASED) bias.fetch(l, tiles[of.place], it);
                     /* 2 */
                     if (C::DQ_PARTS == 1) { /* the rest of dK runs beside the exponentials, too */
                         begin_dk(at0, stage, 32, C::BM);
                         sm90_mma_wait<1>(s);
+                        if constexpr (C::BIASED)
+                            bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
                     }
                     await_dout();
                     begin_dp(at0, at_dout.place);
-                    if (C::DQ_PARTS == 2) sm90_mma_wait<1>(s);
+                    if (C::DQ_PARTS == 2) {
+                        sm90_mma_wait<1>(s);
+                        if constexpr (C::BIASED)
+                            bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
+                    }
                     probabilities(is_plain(), at.place);
                     sm90_mma_wait<1>();
                     arrive(barriers.q_empty(stage));

@@ -7,16 +7,25 @@
 #include "attn_bwd_sm90_wide_sizes.h"
 #include "mma_sm90.h"
 
-/* What a kernel knows: ALiBi or a softcap; f32 dK and dV, and gradients that nobody wants; dropout. */
-enum { SM90_WIDE_PLAIN, SM90_WIDE_FEATURES, SM90_WIDE_OUTPUTS, SM90_WIDE_DROPOUT };
+/* What a kernel knows: ALiBi or a softcap; f32 dK and dV, and gradients that nobody wants; dropout, without and
+ * with these; a bias. */
+enum {
+    SM90_WIDE_PLAIN,
+    SM90_WIDE_FEATURES,
+    SM90_WIDE_OUTPUTS,
+    SM90_WIDE_DROPOUT,
+    SM90_WIDE_DROPOUT_OUTPUTS,
+    SM90_WIDE_BIAS
+};
 
 /* HD columns of Q, K, V and dO, in panels of 64. */
 template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config {
     typedef T_ T;
     enum {
         FEATURES = KIND == SM90_WIDE_FEATURES,
-        OUTPUTS = KIND == SM90_WIDE_OUTPUTS,
-        DROPS = KIND == SM90_WIDE_DROPOUT,
+        OUTPUTS = KIND == SM90_WIDE_OUTPUTS || KIND == SM90_WIDE_DROPOUT_OUTPUTS,
+        DROPS = KIND == SM90_WIDE_DROPOUT || KIND == SM90_WIDE_DROPOUT_OUTPUTS,
+        BIASED = KIND == SM90_WIDE_BIAS,
         HD = HD_,
         HDV = HD_,
         BM = 64,

@@ -55,8 +55,10 @@ static const struct {
                      {MASKS, "masks", "masks_ordered"},
                      {0, "plain", "ordered"},
                      {0, "outputs", "outputs_ordered"},
-                     {0, "general", "general_ordered"}};
-enum { OUTPUTS = 8, GENERAL = 9 };
+                     {0, "general", "general_ordered"},
+                     {0, "bias_more", "bias_more"},
+                     {0, "dropout_outputs", "dropout_outputs"}};
+enum { OUTPUTS = 8, GENERAL = 9, BIAS_MORE = 10, DROPOUT_OUTPUTS = 11 };
 #define FEATURES (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_BIAS | MASKS)
 
 /* Interval and block masks: kv heads, and query heads of one, that have masks of their own. */
@@ -87,9 +89,6 @@ static const char *features_refusal(const stw_attn_params *p) {
     if (f & MASKS) return masks_refusal(p);
     if (f & (f - 1) && f != (STW_FEAT_DROPOUT | STW_FEAT_ALIBI) && f != (STW_FEAT_DROPOUT | STW_FEAT_BIAS))
         return "it takes one of ALiBi, softcap, dropout and a bias, or dropout with ALiBi or a bias";
-    if (f & STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8)
-        return "it takes a bias of the inputs' type or bytes";
-    if (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p)) return "it makes dBias of a broadcast bias alone";
     if (f == STW_FEAT_SOFTCAP && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "it takes a softcap from 1/64 to 512";
     if (f & STW_FEAT_DROPOUT && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
@@ -97,7 +96,23 @@ static const char *features_refusal(const stw_attn_params *p) {
     return NULL;
 }
 
-/* `first`: OUTPUTS, GENERAL, or 0 where neither is needed. */
+/* Narrow heads: a bias of f32, or a gradient of every pair, which a kernel of its own takes. */
+static int has_wide_bias(const stw_attn_params *p) {
+    return (p->features & STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8) ||
+           (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p));
+}
+/* NULL, or what it does not. It counts bytes between two queries of f32 in 31 bits. */
+static const char *bias_refusal(const stw_attn_params *p) {
+    const int64_t most = INT32_MAX / 4;
+    if (!has_wide_bias(p)) return NULL;
+    if (p->features & STW_FEAT_DROPOUT)
+        return "with dropout it takes a bias of the inputs' type or bytes and sums dBias alone";
+    if ((p->bias_dtype == STW_F32 && p->bias.query > most) || (p->outputs & STW_OUT_DBIAS && p->dbias.query > most))
+        return "rows of the bias are more than 2 GiB apart";
+    return NULL;
+}
+
+/* `first`: OUTPUTS, GENERAL, BIAS_MORE, DROPOUT_OUTPUTS, or 0 where neither is needed. */
 static const char *mode_of(const stw_attn_params *p, size_t first) {
     const uint32_t given = p->features & FEATURES, f = given & MASKS ? MASKS : given;
     size_t i = first;
@@ -138,32 +153,39 @@ static int has_f32_keys(const stw_attn_params *p) {
 static int drains(const stw_attn_params *p) { return has_f32_keys(p) && (p->outputs & STW_OUT_DQKV) == STW_OUT_DQKV; }
 
 static const char *refusal(const stw_attn_params *p) {
-    const char *text = refusal_of(p, KEYS, (p->features & FEATURES) != 0);
+    const uint32_t f = p->features & FEATURES;
+    const char *text = refusal_of(p, KEYS, f && !(f == STW_FEAT_DROPOUT && drains(p)));
+    if (!text) text = bias_refusal(p);
     if (!text && has_f32_keys(p) && !drains(p) && !stw_attn_short_sums(p, KEYS, SUM_ROWS).heads)
         return "without dQ, dK or dV its f32 sums would have more than 2048 rows";
     return text;
 }
-/* Of wide heads, or NULL: a kernel of ALiBi and softcap, one of dropout, and one of f32 dK and dV and of few outputs,
- * which drains sums of any length. Each serves deterministic mode and the other. */
+/* Of wide heads, or NULL: a kernel of ALiBi and softcap, one of dropout, one of a bias of any type with any gradient,
+ * one of f32 dK and dV and of few outputs, which drains sums of any length, and one of these with dropout. Each serves
+ * deterministic mode and the other. */
 static const char *wide_mode_of(const stw_attn_params *p) {
-    if (p->features & STW_FEAT_DROPOUT) return "dropout";
+    const int outputs = has_f32_keys(p) || (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV;
+    if (p->features & STW_FEAT_BIAS) return "bias";
+    if (p->features & STW_FEAT_DROPOUT) return outputs ? "dropout_outputs" : "dropout";
     if (p->features & FEATURES) return "features";
-    return has_f32_keys(p) || (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV ? "outputs" : NULL;
+    return outputs ? "outputs" : NULL;
 }
 /* What they make that narrow heads' kernels do not, they make of head dims that they pad by less than twice. */
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
-    if (p->features & STW_FEAT_BIAS) return "its kernels of wide heads take no bias";
-    if (p->features & STW_FEAT_DROPOUT && p->features & STW_FEAT_ALIBI)
+    if (p->features & STW_FEAT_DROPOUT && p->features & (STW_FEAT_ALIBI | STW_FEAT_BIAS))
         return "its kernels of wide heads take dropout alone";
     if (p->features & MASKS) return "its kernels of wide heads take no interval and block masks";
-    const char *text = refusal_of(p, bn, (p->features & FEATURES) != 0);
-    if (!text && p->head_dim_qk <= 64 && p->head_dim_v <= 64 && !(p->features & FEATURES) && wide_mode_of(p))
-        return "its kernels of wide heads take f32 dK and dV and few outputs of head dims above 64";
+    const uint32_t f = p->features & FEATURES;
+    const char *text = refusal_of(p, bn, f && f != STW_FEAT_DROPOUT), *const mode = wide_mode_of(p);
+    const int narrow = p->head_dim_qk <= 64 && p->head_dim_v <= 64;
+    if (!text && narrow && mode && (!f || f == STW_FEAT_DROPOUT || f == STW_FEAT_BIAS))
+        return "its kernels of wide heads take f32 dK and dV, few outputs, dropout and a bias of head dims above 64";
     return text;
 }
 static const char *refusal_wide(const stw_attn_params *p) { return refusal_of_wide(p, KEYS_WIDE); }
 static const char *refusal_tall(const stw_attn_params *p) {
     if (p->features & STW_FEAT_DROPOUT) return "it has no room for what is dropped";
+    if (p->features & STW_FEAT_BIAS) return "a thread has no two keys side by side, which a bias comes in";
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_of_wide(p, KEYS);
 }
 
@@ -190,6 +212,8 @@ static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0, bias = (p->features & STW_FEAT_BIAS) != 0;
     stw_attn_split split = takes_parts ? split_of(tile, p) : (stw_attn_split){1, 1};
     size_t mode = has_f32_keys(p) ? OUTPUTS : 0;
+    if (mode && p->features & STW_FEAT_DROPOUT) mode = DROPOUT_OUTPUTS;
+    if (bias && has_wide_bias(p)) mode = BIAS_MORE;
     if ((p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV || split.heads * split.rows > 1) mode = GENERAL;
     *out = (stw_attn_choice){.mode = mode_of(p, mode),
                              .early = 1,
@@ -212,7 +236,8 @@ static int rows_are_whole(const stw_tensor_param *t, uint32_t cols) {
  * (attn_bwd_sm90_rows.h): those with the usual options. */
 static int takes_preprocess(const stw_attn_params *p) {
     const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
-    return (p->outputs & STW_OUT_DQ) && !(p->outputs & STW_OUT_DSINK) && !(p->features & options) &&
+    const int zeroes = p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p); /* dBias where nothing is visible */
+    return (p->outputs & STW_OUT_DQ) && !(p->outputs & STW_OUT_DSINK) && !(p->features & options) && !zeroes &&
            rows_are_whole(&p->out, p->head_dim_v) && rows_are_whole(&p->dout, p->head_dim_v);
 }
 

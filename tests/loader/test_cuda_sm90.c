@@ -160,20 +160,23 @@ static const char bad_strides[] =
 
 #define MANY "it takes one of ALiBi, softcap, dropout and a bias, or dropout with ALiBi or a bias"
 static const char *const refusals[][2] = {
-    {"bf16:b1h2s64d64:biasf32_bhqk", "it takes a bias of the inputs' type or bytes"},
-    {"bf16:b1h2s64d64:bias_bhqk:grads_qkvb", "it makes dBias of a broadcast bias alone"},
+    {"bf16:b1h2s64d64:bias_bhqk:dropout0.1:grads_qkvb",
+     "with dropout it takes a bias of the inputs' type or bytes and sums dBias alone"},
+    {"bf16:b1h2s10d64:biasf32_bhqk:st_bias10737418240,5368709120,536870912,1",
+     "rows of the bias are more than 2 GiB apart"},
+    {"bf16:b1h2s64d192:biasu8_b1qk:dk_f32", "it makes dK and dV in the inputs' type"},
     {"bf16:b2h2s64d64:bias_1hqk:grads_b", "it makes dQ, dK and dV"},
     {"bf16:b1h2s64d64:alibi:softcap9", MANY},
     {"f16:b1h2s64d64:dropout0.1:softcap9", MANY},
     {"bf16:b1h2s64d96:dropout0.1:alibi:bias_bhqk", MANY},
     {"bf16:b1h2s64d256:dropout0.1:alibi", "its kernels of wide heads take dropout alone"},
-    {"bf16:b1h2s64d192:biasu8_b1qk", "its kernels of wide heads take no bias"},
-    {"bf16:b1h2s64d64:dropout0.1:biasf32_bhqk", "it takes a bias of the inputs' type or bytes"},
+    {"bf16:b1h2s64d64:dropout0.1:biasf32_bhqk",
+     "with dropout it takes a bias of the inputs' type or bytes and sums dBias alone"},
     {"f16:b1h1s1000000x64d64:grads_kv:dk_f32", "without dQ, dK or dV its f32 sums would have more than 2048 rows"},
     {"f16:b1h2s64d128:softcap1000", "it takes a softcap from 1/64 to 512"},
     {"bf16:b1h2s64d64:grads_kv:alibi", "it makes dQ, dK and dV together"},
     {"bf16:b1h2s64d192:grads_q:alibi", "it makes dQ, dK and dV together"},
-    {"bf16:b1h2s64d64:dk_f32:dropout0.1", "it makes dK and dV in the inputs' type"},
+    {"bf16:b1h2s64d64:dropout0.1:grads_kv:dk_f32", "it makes dQ, dK and dV together"},
     {"bf16:b1h2s64d256:dv_f32:softcap30", "it makes dK and dV in the inputs' type"},
     {"bf16:b1h2s0x64d64", "it takes no empty tensors"},
     {"bf16:b1h2s64x0d64", "it takes no empty tensors"},
@@ -236,6 +239,13 @@ static const char *const accepted[] = {
     "f16:b1h2s64d96:dropout0.1:biasu8_b1qk:map_flash2",
     "bf16:b2h2s64d128:det:dropout0.1:bias_1hqk:grads_qkvb",
     "f16:b1h2s64d128:bias_bhqk",
+    "bf16:b1h2s64d64:biasf32_bhqk",
+    "bf16:b1h2s64d64:bias_bhqk:grads_qkvb",
+    "f16:b1h2s64d128:biasf32_bhqk:grads_qkvb:acc_b:det",
+    "bf16:b1h2s64d192:biasu8_b1qk",
+    "f16:b1h2s64d192x128:biasf32_bhqk:grads_qkvb",
+    "bf16:b1h2s64d64:dk_f32:dropout0.1",
+    "bf16:b1h2s64d256:dropout0.1:grads_kv:acc_kv:dk_f32:dv_f32",
     "bf16:b2h2s64d96:det:bias_1hqk:grads_qkvb",
     "bf16:b1h2s64d64:biasu8_b11k",
     "bf16:b1h2s64d64:grads_kv",
@@ -252,11 +262,14 @@ static void plans_refuse_by_name(void **state) {
         one("cuda", LIST(H200), "why", problem);
         snprintf(reason, sizeof reason, "attn_bwd.sm90.def): %s\n", refusals[i][1]);
         if (!variant_begins("sm80_") || !strstr(run.out, reason)) fail_msg("%s: %s", problem, run.out);
-        const char *wide = strstr(refusals[i][0], "bias")               ? "its kernels of wide heads take no bias"
-                           : strstr(refusals[i][0], "dropout0.1:alibi") ? "its kernels of wide heads take dropout alone"
-                           : strstr(refusals[i][0], "grads_kv:dk_f32")
-                               ? "its kernels of wide heads take f32 dK and dV and few outputs of head dims above 64"
-                               : refusals[i][1];
+        const char *wide =
+            strstr(refusals[i][0], "dropout0.1:alibi") || strstr(refusals[i][0], "dropout0.1:bias") ||
+                    strstr(refusals[i][0], "bias_bhqk:dropout")
+                ? "its kernels of wide heads take dropout alone"
+            : strstr(refusals[i][0], "grads_kv:dk_f32") || strstr(refusals[i][0], "biasf32")
+                ? "its kernels of wide heads take f32 dK and dV, few outputs, dropout and a bias of head "
+                  "dims above 64"
+                : refusals[i][1];
         snprintf(reason, sizeof reason, "%s: not sm90_64x80_hd256", wide);
         assert_string_equal(behind(run.out, "costs more: "), reason);
     }
@@ -266,7 +279,7 @@ static void plans_refuse_by_name(void **state) {
         if (!variant_begins("sm90_")) fail_msg("%s: %s", problem, run.out);
     }
     static const char *const others[][2] = {{"attn_bwd:bf16:b1h2s64d192x128:dropout0.1:bias_bhqk",
-                                             "its kernels of wide heads take no bias: not sm90_64x80_hd256"},
+                                             "its kernels of wide heads take dropout alone: not sm90_64x80_hd256"},
                                             {"attn_bwd:f32:b1h2s64d64", "dtype is f32: not sm90_64x80_hd256"},
                                             {"attn_fwd:bf16:b1h2s64d64", "nothing"}};
     for (int i = 0; i < 3; ++i) {
@@ -306,6 +319,11 @@ static void kernels_of_modes(void **state) {
     }
     static const char *const named[][2] = {
         {"attn_bwd:bf16:b1h2s64d64:bias_bhqk", "stw_attn_bwd_sm90_128x128_hd64_bf16_bias "},
+        {"attn_bwd:bf16:b1h2s64d64:biasf32_bhqk:det", "stw_attn_bwd_sm90_128x128_hd64_bf16_bias_more "},
+        {"attn_bwd:bf16:b1h2s64d128:bias_bhqk:grads_qkvb", "stw_attn_bwd_sm90_64x128_hd128_bf16_bias_more "},
+        {"attn_bwd:bf16:b1h2s64d256:biasf32_bhqk", "stw_attn_bwd_sm90_64x80_hd256_bf16_bias "},
+        {"attn_bwd:f16:b1h2s64d96:dropout0.1:dk_f32:det", "stw_attn_bwd_sm90_64x128_hd96_f16_dropout_outputs "},
+        {"attn_bwd:f16:b1h2s64d192x128:dropout0.1:grads_q", "stw_attn_bwd_sm90_64x96_hd192_f16_dropout_outputs "},
         {"attn_bwd:f16:b1h2s64d192:alibi:det", "stw_attn_bwd_sm90_64x96_hd192_f16_features "},
         {"attn_bwd:bf16:b1h2s64d96:alibi:alibi_col", "stw_attn_bwd_sm90_64x128_hd96_bf16_alibi "},
         {"attn_bwd:bf16:b1h2s64d64:dropout0.1:alibi", "stw_attn_bwd_sm90_128x128_hd64_bf16_dropout_alibi "},
@@ -325,10 +343,9 @@ static void kernels_of_modes(void **state) {
 static void forced_variant(void **state) {
     (void)state;
     static const char sm90[] = "STERNWAY_VARIANT=sm90_64x128_hd128";
-    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64:biasf32_bhqk");
+    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64:bias_bhqk:dk_f32");
     static const char *const refused[][2] = {
-        {"plan STW_E_UNSUPPORTED ",
-         " STERNWAY_VARIANT=sm90_64x128_hd128: it takes a bias of the inputs' type or bytes"}};
+        {"plan STW_E_UNSUPPORTED ", " STERNWAY_VARIANT=sm90_64x128_hd128: it makes dK and dV in the inputs' type"}};
     expect(refused, 1);
     one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64");
     assert_true(variant_begins("sm90_64x128_hd128"));

@@ -555,8 +555,11 @@ static void sm90_says_what_it_does_not_take(void **state) {
         {":bias_bhqk", NULL},
         {":bias_1hqk:det:grads_qkvb", NULL},
         {":biasu8_b1qk", NULL},
-        {":biasf32_1hqk", "it takes a bias of the inputs' type or bytes"},
-        {":bias_bhqk:grads_qkvb", "it makes dBias of a broadcast bias alone"},
+        {":biasf32_1hqk", NULL},
+        {":bias_bhqk:grads_qkvb", NULL},
+        {":bias_bhqk:grads_qkvb:dropout0.5", "with dropout it takes a bias of the inputs' type or bytes "},
+        {":biasf32_1hqk:dropout0.5", "with dropout it takes a bias of the inputs' type or bytes "},
+        {":bias_bhqk:dk_f32", "it makes dK and dV in the inputs' type"},
         {":bias_bhqk:softcap9", "it takes one of "},
         {":alibi", NULL},
         {":alibi:alibi_col", NULL},
@@ -587,7 +590,9 @@ static void sm90_says_what_it_does_not_take(void **state) {
         {":grads_s:sink", "it makes dQ, dK and dV"},
         {":alibi:grads_q", "it makes dQ, dK and dV together"},
         {":softcap9:dk_f32", "it makes dK and dV in the inputs' type"},
-        {":dropout0.5:dv_f32", "it makes dK and dV in the inputs' type"},
+        {":dropout0.5:dv_f32", NULL},
+        {":dropout0.5:dv_f32:grads_kv", "it makes dQ, dK and dV together"},
+        {":dropout0.5:alibi:dv_f32", "it makes dK and dV in the inputs' type"},
         {":wl0:wr0", "rows see one key, "},
         {":scale0", "it hides pairs by infinite scores, "},
     };
@@ -658,6 +663,8 @@ static void sm90_has_kernels_of_rows(void **state) {
         {":grads_kv", NONE},
         {":dq_f32", PREPROCESS},
         {":dq_f32:acc_q", PREPROCESS},
+        {":bias_bhqk:grads_qkvb", POSTPROCESS}, /* zeros of dBias come ahead of the main loop */
+        {":bias_1hqk:grads_qkvb", PREPROCESS | POSTPROCESS},
         {":st_out1318400,64,1280", PREPROCESS | POSTPROCESS},
         {":st_out1322520,64,1284", POSTPROCESS},
         {":st_dq1322520,64,1284", PREPROCESS},
@@ -694,7 +701,9 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&v128));
     assert_null(stw_attn_loop_sm90_tall.gpu->refusal(&v128));
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&dropout));
-    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&biased), "its kernels of wide heads take no bias");
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&biased));
+    assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&biased),
+                        "a thread has no two keys side by side, which a bias comes in");
     stw_attn_params masked = params_of("attn_bwd:bf16:b2h4k2s130x150d192:intervals_from");
     assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&masked),
                         "its kernels of wide heads take no interval and block masks");
@@ -703,7 +712,8 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
                     wider = params_of("attn_bwd:bf16:b2h4k2s130x150d64x72:dk_f32");
     assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&both), "its kernels of wide heads take dropout alone");
     assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&f32_keys),
-                        "its kernels of wide heads take f32 dK and dV and few outputs of head dims above 64");
+                        "its kernels of wide heads take f32 dK and dV, few outputs, dropout and a bias of head dims "
+                        "above 64");
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&wider));
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&dropout), "it has no room for what is dropped");
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&equal), "it takes head_dim_v to 128");
