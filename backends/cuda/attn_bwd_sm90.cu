@@ -6,9 +6,9 @@
  * interval and block masks, with the kernels that list what these leave, and for either mode one of dropout with
  * ALiBi, with a bias and with f32 outputs, and one of an f32 bias and of a gradient of every pair; for wide heads, for
  * either mode, one for ALiBi and softcap, one for all that is asked of outputs and, but for `sm90_tall`, one of
- * dropout, one of it with such outputs and one of a bias; for `sm90_short` one a type; for `few16` and `few64` one for
- * both modes. What stands before and behind the main loop of `sm90` with the usual options is here, too; with others,
- * and for all other rows, it comes from the sm80 image. */
+ * dropout, one of it with such outputs, one of a bias and one of masks in memory; for `sm90_short` one a type; for
+ * `few16` and `few64` one for both modes. What stands before and behind the main loop of `sm90` with the usual options
+ * is here, too; with others, and for all other rows, it comes from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
     ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))
@@ -91,11 +91,13 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     typedef sm90_wide_config<T, hd, SM90_WIDE_OUTPUTS> id##_##type##_outputs;                                          \
     typedef sm90_wide_config<T, hd, SM90_WIDE_DROPOUT> id##_##type##_dropout;                                          \
     typedef sm90_wide_config<T, hd, SM90_WIDE_BIAS> id##_##type##_bias;                                                \
+    typedef sm90_wide_config<T, hd, SM90_WIDE_MASKS> id##_##type##_masks;                                              \
     WIDE_ALL(id, type)                                                                                                 \
     typedef sm90_wide_config<T, hd, SM90_WIDE_DROPOUT_OUTPUTS> id##_##type##_both;                                     \
     WIDE_KERNEL(id, type, id##_##type##_dropout, dropout, SM90_ORDER_ASKED)                                            \
     WIDE_KERNEL(id, type, id##_##type##_both, dropout_outputs, SM90_ORDER_ASKED)                                       \
-    WIDE_KERNEL(id, type, id##_##type##_bias, bias, SM90_ORDER_ASKED)
+    WIDE_KERNEL(id, type, id##_##type##_bias, bias, SM90_ORDER_ASKED)                                                  \
+    WIDE_KERNEL(id, type, id##_##type##_masks, masks, SM90_ORDER_ASKED)
 #define TALL(id, type, T)                                                                                              \
     typedef sm90_tall_config<T> id##_##type;                                                                           \
     typedef sm90_tall_config<T, SM90_WIDE_FEATURES> id##_##type##_features;                                            \
@@ -103,7 +105,8 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     WIDE_ALL(id, type)
 #define ROW_sm90_wide(id, hd, bm, bn, kb)                                                                              \
     static_assert(bm == 64 && bn == STW_SM90_WIDE_KEYS(hd) &&                                                          \
-                      STW_SM90_WIDE_SMEM(hd) + STW_SM90_WIDE_DROPPED_BYTES(hd) <= kb * 1024u,                          \
+                      STW_SM90_WIDE_SMEM(hd) + STW_SM90_WIDE_DROPPED_BYTES(hd) <= kb * 1024u &&                        \
+                      STW_SM90_WIDE_SMEM(hd) + STW_SM90_WIDE_SEEN_BYTES(hd) <= kb * 1024u,                             \
                   "bm, bn and smem_kb of " #id);                                                                       \
     WIDE(id, bf16, dev_bf16, hd) WIDE(id, f16, dev_f16, hd)
 #define ROW_sm90_tall(id, hd, bm, bn, kb)                                                                              \

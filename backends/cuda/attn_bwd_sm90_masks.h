@@ -22,6 +22,25 @@ struct sm90_visible_step {
 static_assert(STW_SM90_VISIBLE_LENGTH * 32u <= 1u << (32 - sm90_visible_step::BLOCK), "blocks are numbered");
 static_assert(STW_SM90_VISIBLE_GROUP <= sm90_visible_step::HEADS, "heads are numbered");
 
+/* One lane: the next query block of a work tile, in one word. `word`: gives the word of a number, when the one in the
+ * work tile is used up. */
+template <class Word> DEV_FN sm90_visible_step sm90_visible_take(const sm90_visible_tile &u, Word word) {
+    if (!u.visible()) {
+        const dev_vector w = word((uint32_t)u.next());
+        u.head() += u.place() >> sm90_visible_word::PLACE_BITS;
+        u.visible() = (int)w.word[0];
+        u.touched() = (int)w.word[1];
+        u.next() = (int)w.word[2];
+        u.place() = (int)w.word[3];
+    }
+    const uint32_t visible = (uint32_t)u.visible(), bit = (uint32_t)__ffs((int)visible) - 1;
+    u.visible() = (int)(visible & (visible - 1));
+    uint32_t tests = (uint32_t)u.touched() >> bit & 1;
+    if (tests && u.index() & 1) tests |= sm90_visible_step::TESTS_BETWEEN;
+    const uint32_t block = ((uint32_t)u.place() & ((1u << sm90_visible_word::PLACE_BITS) - 1)) * 32 + bit;
+    return {tests | (uint32_t)u.head() << sm90_visible_step::HEAD | block << sm90_visible_step::BLOCK};
+}
+
 /* In the place of sm90_tile_masking. */
 struct sm90_visible_state {
     uint32_t of_stage[3]; /* sm90_visible_step */
@@ -64,8 +83,7 @@ struct sm90_visible_iterator {
     }
     /* Deterministic mode: which key block adds to this query block next. */
     DEV_METHOD uint32_t follower(const attn_work_tile &tile, const stw_attn_launch &l) const {
-        const uint32_t row = (tile.index >> 1) * l.visible_rows + (l.visible_rows > 1 ? (uint32_t)head : 0u);
-        return sm90_visible_next(l, (uint64_t)row * l.visible_length * 32 + (uint32_t)block);
+        return sm90_visible_follower(l, tile, head, block);
     }
     /* Of a block whose pairs are tested: some rows take part in nothing. */
     template <class C> DEV_METHOD bool zeroes_rows(const attn_work_tile &tile, const stw_attn_params &p) const {
@@ -80,39 +98,27 @@ struct sm90_visible_iterator {
 template <class C> struct sm90_visible_loads : sm90_loads<C> {
     /* The word behind the work tile's, on its way. */
     DEV_METHOD uint32_t ahead() const { return this->smem + C::AT_AHEAD; }
-    DEV_METHOD void ask(const sm90_visible_tile &u) const {
-        sm90_copy_bytes(ahead(), (const sm90_visible_word *)this->l.visible_words + (uint32_t)u.next(), 16);
+    DEV_METHOD void ask(uint32_t number) const {
+        sm90_copy_bytes(ahead(), (const sm90_visible_word *)this->l.visible_words + number, 16);
     }
     /* One lane: rows of the next query block that holds a visible pair, or of none. */
     DEV_METHOD void next_rows(attn_work_tile &tile, int stage, bool idle) const {
         const sm90_visible_tile u = {tile};
         const stw_attn_launch &l = this->l;
-        uint32_t block = 0, head = 0, tests = sm90_visible_step::TESTS;
-        if (!idle) {
-            if (!u.visible()) {
+        sm90_visible_step step = {sm90_visible_step::TESTS};
+        if (!idle)
+            step = sm90_visible_take(u, [&](uint32_t) {
                 dev_copy_wait();
                 const uint4 word = sm90_load_shared_vector(ahead());
-                u.head() += u.place() >> sm90_visible_word::PLACE_BITS;
-                u.visible() = (int)word.x;
-                u.touched() = (int)word.y;
-                u.next() = (int)word.z;
-                u.place() = (int)word.w;
-                ask(u);
-            }
-            const uint32_t visible = (uint32_t)u.visible(), bit = (uint32_t)__ffs((int)visible) - 1;
-            u.visible() = (int)(visible & (visible - 1));
-            tests = (uint32_t)u.touched() >> bit & 1;
-            block = ((uint32_t)u.place() & ((1u << sm90_visible_word::PLACE_BITS) - 1)) * 32 + bit;
-            head = (uint32_t)u.head();
-        }
-        if (tests && u.index() & 1) tests |= sm90_visible_step::TESTS_BETWEEN;
-        sm90_store_shared_word(this->smem + C::AT_MASKING + 4 * stage,
-                               tests | head << sm90_visible_step::HEAD | block << sm90_visible_step::BLOCK);
+                ask(word.z);
+                return dev_vector{{word.x, word.y, word.z, word.w}};
+            });
+        sm90_store_shared_word(this->smem + C::AT_MASKING + 4 * stage, step.word);
         sm90_block_iterator it = {};
-        it.block = (int)block;
-        it.head = tile.kv_head * (int)l.p.group + (int)head;
+        it.block = step.block();
+        it.head = tile.kv_head * (int)l.p.group + step.head();
         it.at = (uint32_t)it.head * (uint32_t)l.q_blocks +
-                min((uint32_t)tile.seq.q_block + block, (uint32_t)l.q_blocks - 1);
+                min((uint32_t)tile.seq.q_block + (uint32_t)it.block, (uint32_t)l.q_blocks - 1);
         this->rows(tile, it, stage, idle);
     }
     /* The whole warp: rows of a work tile's first (0) or second (1) step. */
@@ -121,7 +127,7 @@ template <class C> struct sm90_visible_loads : sm90_loads<C> {
         const int steps = sm90_visible_tile{tile}.steps();
         if (step == 0) {
             dev_copy_wait(); /* of the work tile before, which nobody has wanted */
-            if (steps) ask(sm90_visible_tile{tile});
+            if (steps) ask((uint32_t)sm90_visible_tile{tile}.next());
         }
         next_rows(tile, stage, steps <= step);
     }

@@ -139,8 +139,8 @@ template <int ORDERED, bool MASKS = false> struct sm90_scheduler {
             return;
         }
         const uint32_t blocks = (uint32_t)l.k_blocks, together = (uint32_t)l.heads_in_l2;
-        if constexpr (MASKS && !ORDERED)
-            if (l.visible_next) {
+        if constexpr (MASKS && ORDERED != 1)
+            if (!SM90_IS_ORDERED(l) && l.visible_next) {
                 sm90_visible_front::of(l).place_of(l, number, key_block, head);
                 return;
             }

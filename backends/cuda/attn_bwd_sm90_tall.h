@@ -349,7 +349,8 @@ DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &ma
     const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
     attn_work_tile *const tiles =
         (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, alternately */
-    sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
+    typedef typename sm90_wide_way<C>::masking tile_masking;
+    tile_masking *const masking = (tile_masking *)(void *)(smem + C::AT_MASKING);
     if (wave == C::WARPS && sm90_elect()) {
         if constexpr (C::DROPS) sm90_wide_dropped<C>{base}.init();
         barriers.init(C::WARPS + keeps + 2 * C::DROPS);
@@ -360,7 +361,7 @@ DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_give_registers<C::LOADER_REGISTERS>();
         if (wave == C::WARPS && sm90_elect()) {
             const sm90_wide_loads<C> load = {l, maps, base};
-            const sm90_scheduler<ORDERED> scheduler = {l, NULL, barriers.tile()};
+            const sm90_scheduler<ORDERED, C::MASKS> scheduler = {l, NULL, barriers.tile()};
             sm90_wide_load<C, ORDERED>(load, scheduler, tiles, masking);
         }
         if constexpr (C::DROPS)

@@ -14,6 +14,7 @@ template <class T_, int KIND = SM90_WIDE_PLAIN> struct sm90_tall_config {
         FEATURES = KIND == SM90_WIDE_FEATURES,
         OUTPUTS = KIND == SM90_WIDE_OUTPUTS,
         DROPS = false,
+        MASKS = false,
         HD = 192,
         HDV = 128,
         BM = 64,

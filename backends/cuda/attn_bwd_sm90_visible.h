@@ -56,6 +56,14 @@ DEV_FN uint32_t sm90_visible_next(const stw_attn_launch &l, uint64_t at) {
     const uint32_t two = sm90_load_relaxed((const uint32_t *)(const void *)l.visible_next + at / 2);
     return two >> at % 2 * 16 & 0xFFFF;
 }
+/* Deterministic mode: which key block adds behind `tile` to query block `block` of head `head` of the group. */
+DEV_FN uint32_t sm90_visible_follower(const stw_attn_launch &l, const attn_key_block &tile, int head, int block) {
+    const uint32_t row = (tile.index >> 1) * l.visible_rows + (l.visible_rows > 1 ? (uint32_t)head : 0u);
+    return sm90_visible_next(l, (uint64_t)row * l.visible_length * 32 + (uint32_t)block);
+}
+
+/* The last key of a block of `keys` that is in use. */
+DEV_FN int64_t sm90_last_key(const attn_key_block &k, int keys) { return stw_smaller(k.j0 + keys, k.seq.kv.used) - 1; }
 
 /* Dense keys, no order of additions: which work tile a number is. The last heads go by the order in visible_next: the
  * first `ranks` key blocks of each come ahead of everything. Then all go through the others, l.heads_in_l2 heads
@@ -164,10 +172,14 @@ DEV_FN bool sm90_list_visible_block(const stw_attn_launch &l, int64_t at, int64_
         DEV_ROLLED_FOR (int w = last_word; w >= first_word; --w) {
             const int block = 32 * w + lane, i0 = block * bm, i1 = min(i0 + bm, used);
             bool sees = block >= k.first && block < k.end && !stw_hidden_block_hides_all(&bounds, i0, i1);
-            if (sees && p.features & STW_FEAT_BLOCK_MASK)
-                sees = stw_block_mask_at(&p, b, head * (int)p.group + g, i0, k.j0) != 0;
-            const bool tests =
-                block < inner_first || block >= inner_end || !stw_hidden_block_hides_none(&bounds, i0, i1);
+            bool tests = block < inner_first || block >= inner_end || !stw_hidden_block_hides_none(&bounds, i0, i1);
+            if (sees && p.features & STW_FEAT_BLOCK_MASK) { /* of which keys may meet two blocks */
+                const int h = head * (int)p.group + g;
+                const bool first = stw_block_mask_at(&p, b, h, i0, k.j0) != 0,
+                           last = stw_block_mask_at(&p, b, h, i0, sm90_last_key(k, (int)l.bn)) != 0;
+                sees = first || last;
+                tests |= first != last;
+            }
             const uint32_t visible = __ballot_sync(0xFFFFFFFFu, sees),
                            touched = __ballot_sync(0xFFFFFFFFu, sees && tests);
             const uint32_t here = (index * (uint32_t)rows + (uint32_t)g) * l.visible_length + (uint32_t)w;

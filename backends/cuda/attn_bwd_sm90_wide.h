@@ -23,13 +23,14 @@
  * With four panels there is no room for that place: dQ is added from registers, in two halves, each while a half of dK
  * runs.
  *
- * Five more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
+ * Six more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
  * of 2, or a softcap, by which 2 ends with tanh; 3 makes P of it, and leaves P (1 - tanh^2) in its registers.
  * C::OUTPUTS: gradients that nobody wants go nowhere, and f32 dK and dV leave every 2048 query rows, since the matrix
  * unit truncates its sums: between two steps, added to what this work tile has in memory already. C::DROPS
  * (attn_bwd_sm90_wide_dropout.h): two more warps decide what is dropped, which 3 reads; P is P / (1 - p), delta is
  * multiplied by 1 - p. C::DROPS and C::OUTPUTS also in one. C::BIASED (attn_bwd_sm90_wide_bias.h): the bias of S(j+1)
- * is asked for in 2; LSE and delta are not negated; dS(j+1) leaves behind 3 where every pair has a gradient. */
+ * is asked for in 2; LSE and delta are not negated; dS(j+1) leaves behind 3 where every pair has a gradient. C::MASKS
+ * (attn_bwd_sm90_wide_masks.h): steps are the query blocks that hold a visible pair. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
@@ -82,8 +83,8 @@ template <int COUNT> struct sm90_panels {
 
 /* The warpgroups that multiply. */
 template <class C, int ORDERED>
-DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem,
-                               const attn_work_tile *tiles, const sm90_tile_masking *masking) {
+DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem, attn_work_tile *tiles,
+                               const typename sm90_wide_way<C>::masking *masking) {
     typedef typename C::T T;
     typedef sm90_mma<T> mma;
     enum { SUBNORMAL = !dev_is_f16<T>::yes, PANEL = C::PANEL_BYTES / 16, KEY_PANEL = C::KEY_PANEL_BYTES / 16 };
@@ -101,8 +102,19 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     sm90_ring<2> of = {0, 0};                 /* work tiles */
     int keys = 0, filled = 0, multiplied = 0; /* parities of K's and V's mbarriers, of dQ's place or turn, of P's */
     uint32_t special = 0, of_tile = 0;
-    sm90_wide_iterator it = {};
-    [[maybe_unused]] sm90_wide_bias<C> bias; /* of the scores that are multiplied */
+    [[maybe_unused]] sm90_wide_bias<C> bias;   /* of the scores that are multiplied */
+    [[maybe_unused]] uint32_t hidden_bits = 0; /* MASKS: of the step's pairs */
+    typedef typename sm90_wide_way<C>::steps block_iterator;
+    block_iterator it = {};
+    /* MASKS: what the step is whose rows are in `stage`. */
+    [[maybe_unused]] auto step_of = [&](int stage) {
+        return sm90_visible_step{sm90_load_shared_word(base + sm90_wide_step_at<C>(stage))};
+    };
+    auto block_at_of = [&](int stage) {
+        if constexpr (!C::MASKS) return it.at;
+        else if constexpr (C::DIRECT) return sm90_wide_block_at(l, tiles[of.place], step_of(stage));
+        else return 0u; /* take_dq hands the step on */
+    };
 
     auto begin_scores = [&](uint32_t at0, int stage) {
         const uint32_t q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16),
@@ -179,6 +191,10 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + which + row_of();
         return float2{from[0], from[8]};
     };
+    auto special_of_tile = [&]() {
+        if constexpr (C::MASKS && SUBNORMAL) return sm90_load_shared_word(base + C::AT_SPECIAL);
+        else return of_tile;
+    };
     /* S has come: P, under softcap its tanh, and what is special about the step. */
     auto probabilities = [&](bool plain, int stage) {
         float2 lse = statistics(stage, 0);
@@ -200,8 +216,12 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         const uint2 m = sm90_load_shared_words(base + C::AT_STATS + (stage * C::STATS + 2 * C::BM) * 4);
         special = (uint32_t)dev_uniform((int)((m.x ? (uint32_t)SM90_DEAD_ROWS : 0u) |
                                               (SUBNORMAL && m.y ? (uint32_t)SM90_EXACT_DQ : 0u) |
-                                              (plain ? 0u : (uint32_t)SM90_MASKED) | of_tile));
-        if (special & SM90_MASKED) {
+                                              (plain ? 0u : (uint32_t)SM90_MASKED) | special_of_tile()));
+        if constexpr (C::MASKS) {
+            if (special & SM90_MASKED) {
+                DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) s[i] = hidden_bits >> (32 - SCORES + i) & 1 ? 0.0f : s[i];
+            }
+        } else if (special & SM90_MASKED) {
             const attn_work_tile &tile = tiles[of.place];
             const int64_t query = (int64_t)it.block * C::BM + row_of(),
                           key = tile.j0 + group * C::GROUP_KEYS + sm90_lane_anew() % 4 * 2;
@@ -296,6 +316,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         __syncwarp();
         if (sm90_elect()) {
             *(uint32_t *)(void *)(smem + C::AT_EXACT) = exact;
+            if constexpr (C::MASKS) *(uint32_t *)(void *)(smem + C::AT_STEP) = step_of(at.place).word;
             barriers.dq_full().arrive();
         }
     };
@@ -328,27 +349,39 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         drain_one(tile, dk, STW_OUT_DK, drained);
     };
     DEV_ROLLED for (;; of.next()) {
-        const attn_work_tile &tile = tiles[of.place];
-        const sm90_tile_masking &mask = masking[of.place];
+        attn_work_tile &tile = tiles[of.place];
+        const typename sm90_wide_way<C>::masking &mask = masking[of.place];
         barriers.ready(of.place).wait(of.parity);
         if (!dev_uniform(tile.live)) return;
-        it = sm90_wide_iterator::begin_uniform(tile, l);
+        it = block_iterator::begin_uniform(tile, l);
         const bool some_rows = dev_uniform((int)!sm90_tile_masking::ends_with_tensor(tile, p)) != 0;
         auto is_plain = [&]() {
-            const uint2 plain = sm90_load_shared_words(base + C::AT_MASKING + of.place * (int)sizeof mask);
-            return it.block >= (int)plain.x && it.block < (int)plain.y;
+            if constexpr (C::MASKS) {
+                return (step_of(at.place).word & sm90_visible_step::TESTS) == 0;
+            } else {
+                const uint2 plain = sm90_load_shared_words(base + C::AT_MASKING + of.place * (int)sizeof mask);
+                return it.block >= (int)plain.x && it.block < (int)plain.y;
+            }
         };
         /* Zeros in rows of Q and of dO that take part in nothing, when they have arrived. */
         auto zero_rows = [&](int place) {
-            const int64_t i0 = (int64_t)it.block * C::BM;
             const int thread = sm90_thread_anew();
-            if (thread < 256)
-                sm90_zero_rows<C::PANELS, C::BM>(smem + place, tile.seq.q_low - i0, tile.seq.q_end - i0, thread);
+            if constexpr (C::MASKS) {
+                const uint32_t rows = masking[at.place].rows;
+                if (thread < 256) sm90_zero_rows<C::PANELS, C::BM>(smem + place, rows & 0xFFFFu, rows >> 16, thread);
+            } else {
+                const int64_t i0 = (int64_t)it.block * C::BM;
+                if (thread < 256)
+                    sm90_zero_rows<C::PANELS, C::BM>(smem + place, tile.seq.q_low - i0, tile.seq.q_end - i0, thread);
+            }
             sm90_fence_async_shared();
             sm90_cta_sync<C::THREADS>();
         };
         auto has_some_rows = [&]() {
-            return some_rows && dev_uniform((int)(it.block < tile.whole_first || it.block >= tile.whole_end)) != 0;
+            if constexpr (C::MASKS) {
+                return dev_uniform((int)masking[at.place].rows) != C::BM << 16;
+            } else
+                return some_rows && dev_uniform((int)(it.block < tile.whole_first || it.block >= tile.whole_end)) != 0;
         };
         auto await_q = [&]() {
             barriers.q_full(at.place).wait(at.parity);
@@ -360,6 +393,12 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         auto await_dout = [&]() {
             barriers.dout_full(at_dout.place).wait(at_dout.parity);
             if (has_some_rows()) zero_rows(C::AT_DOUT + at_dout.place * C::DOUT_BYTES);
+        };
+        /* While S is made. */
+        auto find_hidden = [&]() {
+            if constexpr (C::MASKS)
+                if (!is_plain())
+                    hidden_bits = sm90_wide_hidden<C>(base, at.place, (p.features & STW_FEAT_BLOCK_MASK) != 0);
         };
         DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel)
             DEV_UNROLL_FOR (int i = 0; i < C::BN / 2; ++i) dk[panel][i] = dv[panel][i] = 0.0f;
@@ -373,10 +412,15 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                                     !sm90_wide_counts<C, C::V_BYTES>(smem + C::AT_V))
                           ? (uint32_t)SM90_EXACT_DQ
                           : 0u;
+            if constexpr (C::MASKS && SUBNORMAL) {
+                if (sm90_elect()) sm90_store_shared_word(base + C::AT_SPECIAL, of_tile); /* the same of all warps */
+                __syncwarp();
+            }
             /* the first step */
             await_q();
             begin_scores(units(), at.place);
             if constexpr (C::BIASED) bias.fetch(l, tiles[of.place], it);
+            find_hidden();
             sm90_mma_wait<0>(s);
             if constexpr (C::BIASED) bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
             await_dout();
@@ -386,7 +430,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             int until = sm90_wide_drains<C>(p) ? it.left - (C::DRAIN_STEPS - 1) : 1; /* dV is a step ahead */
             for (;;) {
                 DEV_ROLLED while (it.left > max(until, 1)) {
-                    const uint32_t at0 = units(), block_at = it.at;
+                    const uint32_t at0 = units(), block_at = block_at_of(at.place);
                     const int stage = at.place;
                     const bool is_exact = exact();
                     begin_dq(dq, at0, 0);
@@ -411,9 +455,13 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                     /* 2 */
                     if (C::DQ_PARTS == 1) { /* the rest of dK runs beside the exponentials, too */
                         begin_dk(at0, stage, 32, C::BM);
+                        find_hidden();
                         sm90_mma_wait<1>(s);
                         if constexpr (C::BIASED)
                             bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
+                    }
+                    } else {
+                        find_hidden();
                     }
                     await_dout();
                     begin_dp(at0, at_dout.place);
@@ -428,7 +476,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                     barriers.scores_empty().wait(multiplied);
                     multiplied ^= 1;
                     /* 3, 4 */
-                    gradients(at0);
+                    gradients(C::MASKS ? units() : at0);
                 }
                 if (!C::OUTPUTS || it.left <= 1) break;
                 sm90_mma_wait<0>();
@@ -437,7 +485,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 pin_sums();
                 until -= C::DRAIN_STEPS;
             }
-            const uint32_t at0 = units(), block_at = it.at;
+            const uint32_t at0 = units(), block_at = block_at_of(at.place);
             arrive(barriers.v_empty());
             begin_dq(dq, at0, 0);
             begin_dk(at0, at.place, 0, C::BM);
@@ -458,17 +506,18 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             sm90_cta_sync<C::THREADS>(); /* nobody multiplies P or dS any more */
         }
         if constexpr (C::OUTPUTS) drain(tile, 0);
+        const attn_work_tile &stored = C::MASKS ? tiles[dev_uniform(of.place)] : tile; /* found anew: registers lack */
         char *const mine = smem + C::AT_P + wave * 1024;
         const bool stores_dv = !C::OUTPUTS || ((p.outputs & STW_OUT_DV) && p.dv_dtype != STW_F32),
                    stores_dk = !C::OUTPUTS || ((p.outputs & STW_OUT_DK) && p.dk_dtype != STW_F32);
         DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel) {
             const int col0 = (group * EACH + panel) * 64 + wave % 4 * 16;
             if (stores_dv)
-                sm90_wide_store<C>(tile, dv[panel], p.dv, p.dtype, (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v,
-                                   1.0f, mine, col0);
+                sm90_wide_store<C>(stored, dv[panel], p.dv, p.dtype, (l.vectors & STW_VECTOR_DV) != 0,
+                                   (int)p.head_dim_v, 1.0f, mine, col0);
             if (stores_dk)
-                sm90_wide_store<C>(tile, dk[panel], p.dk, p.dtype, (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk,
-                                   p.scale, mine, col0);
+                sm90_wide_store<C>(stored, dk[panel], p.dk, p.dtype, (l.vectors & STW_VECTOR_DK) != 0,
+                                   (int)p.head_dim_qk, p.scale, mine, col0);
         }
         arrive(barriers.tile_empty(of.place));
         sm90_cta_sync<C::THREADS>(); /* P goes where warps had their rows */

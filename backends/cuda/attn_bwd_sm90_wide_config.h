@@ -8,14 +8,15 @@
 #include "mma_sm90.h"
 
 /* What a kernel knows: ALiBi or a softcap; f32 dK and dV, and gradients that nobody wants; dropout, without and
- * with these; a bias. */
+ * with these; a bias; interval and block masks. */
 enum {
     SM90_WIDE_PLAIN,
     SM90_WIDE_FEATURES,
     SM90_WIDE_OUTPUTS,
     SM90_WIDE_DROPOUT,
     SM90_WIDE_DROPOUT_OUTPUTS,
-    SM90_WIDE_BIAS
+    SM90_WIDE_BIAS,
+    SM90_WIDE_MASKS
 };
 
 /* HD columns of Q, K, V and dO, in panels of 64. */
@@ -26,6 +27,7 @@ template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config
         OUTPUTS = KIND == SM90_WIDE_OUTPUTS || KIND == SM90_WIDE_DROPOUT_OUTPUTS,
         DROPS = KIND == SM90_WIDE_DROPOUT || KIND == SM90_WIDE_DROPOUT_OUTPUTS,
         BIASED = KIND == SM90_WIDE_BIAS,
+        MASKS = KIND == SM90_WIDE_MASKS,
         HD = HD_,
         HDV = HD_,
         BM = 64,
@@ -42,8 +44,12 @@ template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config
         WARPS = 4 * GROUPS,
         THREADS = 32 * WARPS,
         SUM_THREADS = 256, /* that dQ's sums are laid out for */
-        REGISTERS = GROUPS == 2 ? 240 : 160,
-        LOADER_REGISTERS = GROUPS == 2 ? 24 : 32,
+        REGISTERS = GROUPS == 3 ? 160
+                    : MASKS     ? 232
+                                : 240,
+        LOADER_REGISTERS = GROUPS == 3 ? 32
+                           : MASKS     ? 40
+                                       : 24,
         TALL = false,            /* the loop of attn_bwd_sm90_tall.h */
         DRAIN_STEPS = 2048 / BM, /* that f32 dK and dV are summed over */
         WIDTH = HD
@@ -71,15 +77,21 @@ template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config
         AT_STATS = AT_DQ + DQ_BYTES,
         AT_BARRIERS = AT_STATS + STAGES * STATS * 4,
         AT_EXACT = AT_BARRIERS + 200,   /* dQ in its place: added one by one (add_exact) */
+        AT_STEP = AT_EXACT + 4,         /* MASKS: and which query block it is of, sm90_visible_step */
+        AT_SPECIAL = AT_BARRIERS + 112, /* MASKS: what is special about the work tile */
         AT_MASKING = AT_BARRIERS + 208, /* of this work tile and the next */
         AT_TILES = AT_MASKING + 32,
         AT_DROPPED = AT_TILES + 2 * (int)sizeof(attn_work_tile), /* sm90_wide_dropped */
-        MORE = DROPS ? (int)STW_SM90_WIDE_DROPPED_BYTES(HD_) : 0,
+        AT_SEEN = AT_DROPPED,                                    /* MASKS: of each key of the work tile, sm90_seen, */
+        AT_HIDDEN = AT_SEEN + BN * 8,                            /* and stw_hidden_rows */
+        MORE = DROPS   ? (int)STW_SM90_WIDE_DROPPED_BYTES(HD_)
+               : MASKS ? (int)STW_SM90_WIDE_SEEN_BYTES(HD_)
+                       : 0,
         BYTES = AT_DROPPED + MORE
     };
     static_assert(BYTES <= (int)STW_SM90_WIDE_SMEM(HD_) + MORE, "host and device agree on shared memory");
     static_assert(AT_STATS % 16 == 0 && AT_TILES % 16 == 0, "places that bulk copies write");
-    static_assert(AT_DROPPED % 8 == 0, "an mbarrier's place");
+    static_assert(AT_DROPPED % 16 == 0 && AT_HIDDEN % 16 == 0, "places of an mbarrier and of bulk copies");
     static_assert(EACH * GROUPS == PANELS && GROUP_KEYS % 8 == 0 && BN % 16 == 0, "whole matrices");
     template <int COLS, int ROWS> DEV_FN int panel_at(int place) { return place; }
 };

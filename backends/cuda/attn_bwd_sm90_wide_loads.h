@@ -8,6 +8,7 @@
 #include "attn_bwd_sm90_masking.h"
 #include "attn_bwd_sm90_tall_config.h"
 #include "attn_bwd_sm90_wide_config.h"
+#include "attn_bwd_sm90_wide_masks.h"
 
 /* Where the loop over a work tile's query blocks stands, head by head. */
 struct sm90_wide_iterator {
@@ -69,22 +70,24 @@ template <class C> struct sm90_wide_loads {
             sm90_tma_load_panel(to + place * (ROWS * 128), &t.map, C::template panel_at<COLS, ROWS>(place) * 64, row,
                                 head, batch, barrier);
     }
-    DEV_METHOD int query_row(const attn_work_tile &tile, const sm90_wide_iterator &it) const {
+    typedef typename sm90_wide_way<C>::loads block_iterator;
+    DEV_METHOD int query_row(const attn_work_tile &tile, const block_iterator &it) const {
         return (int)tile.seq.q.first + it.block * C::BM;
     }
     DEV_METHOD int query_batch(const attn_work_tile &tile) const {
         return l.p.features & STW_FEAT_PACKED_Q ? 0 : (int)tile.b;
     }
-    DEV_METHOD void q(const attn_work_tile &tile, const sm90_wide_iterator &it, sm90_ring<C::STAGES> to) const {
+    DEV_METHOD void q(const attn_work_tile &tile, const block_iterator &it, sm90_ring<C::STAGES> to) const {
         const sm90_mbarrier full = barriers().q_full(to.place);
         barriers().q_empty(to.place).wait(to.parity ^ 1);
+        if constexpr (C::MASKS) it.template put<C::BM, C::BN>(smem + sm90_wide_step_at<C>(to.place));
         full.expect(C::Q_BYTES + C::STATS * 4);
         panels<C::HD, C::BM>(smem + C::AT_Q + to.place * C::Q_BYTES, maps.q, query_row(tile, it), it.head,
                              query_batch(tile), full);
         sm90_bulk_load(smem + C::AT_STATS + to.place * C::STATS * 4, l.stats + (int64_t)it.at * C::STATS, C::STATS * 4,
                        full);
     }
-    DEV_METHOD void dout(const attn_work_tile &tile, const sm90_wide_iterator &it, sm90_ring<C::DOUT_STAGES> to) const {
+    DEV_METHOD void dout(const attn_work_tile &tile, const block_iterator &it, sm90_ring<C::DOUT_STAGES> to) const {
         const sm90_mbarrier full = barriers().dout_full(to.place);
         barriers().dout_empty(to.place).wait(to.parity ^ 1);
         full.expect(C::DOUT_BYTES);
@@ -93,14 +96,17 @@ template <class C> struct sm90_wide_loads {
     }
     template <int COLS>
     DEV_METHOD void keys(const attn_work_tile &tile, const stw_mapped_tensor &t, uint32_t to, sm90_mbarrier full,
-                         sm90_mbarrier empty, int parity) const {
+                         sm90_mbarrier empty, int parity, int more = 0) const {
         const int batch = l.p.features & STW_FEAT_PACKED_KV ? 0 : (int)tile.b;
         empty.wait(parity ^ 1);
-        full.expect(COLS * C::BN * 2);
+        full.expect(COLS * C::BN * 2 + more);
         panels<COLS, C::BN>(to, t, (int)(tile.seq.kv.first + tile.j0), tile.kv_head, batch, full);
     }
     DEV_METHOD void k(const attn_work_tile &tile, int parity) const {
-        keys<C::HD>(tile, maps.k, smem + C::AT_K, barriers().k_full(), barriers().k_empty(), parity);
+        if constexpr (C::MASKS) {
+            keys<C::HD>(tile, maps.k, smem + C::AT_K, barriers().k_full(), barriers().k_empty(), parity, C::MORE);
+            sm90_wide_ask_seen<C>(l, tile, smem, barriers().k_full());
+        } else keys<C::HD>(tile, maps.k, smem + C::AT_K, barriers().k_full(), barriers().k_empty(), parity);
     }
     DEV_METHOD void v(const attn_work_tile &tile, int parity) const {
         keys<C::HDV>(tile, maps.v, smem + C::AT_V, barriers().v_full(), barriers().v_empty(), parity);
@@ -113,8 +119,8 @@ template <class C> struct sm90_wide_loads {
 
 /* One thread: all work tiles of this CTA, and their loads. What it asks for is bounded by the places that are empty. */
 template <class C, int ORDERED>
-DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<ORDERED> &scheduler,
-                           attn_work_tile *tiles, sm90_tile_masking *masking) {
+DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<ORDERED, C::MASKS> &scheduler,
+                           attn_work_tile *tiles, typename sm90_wide_way<C>::masking *masking) {
     const sm90_wide_barriers<C> barriers = load.barriers();
     sm90_ring<C::STAGES> to = {0, 0};
     sm90_ring<C::DOUT_STAGES> to_dout = {0, 0};
@@ -128,7 +134,7 @@ DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<
         if (tile.live) masking[at.place].template find<C::BN>(tile, load.l.p);
         barriers.ready(at.place).arrive();
         if (!tile.live) return;
-        sm90_wide_iterator it = sm90_wide_iterator::begin(tile, load.l);
+        typename sm90_wide_way<C>::loads it = sm90_wide_way<C>::loads::begin(tile, load.l);
         if (!it.left) continue;
         load.q(tile, it, to);
         load.k(tile, keys);
@@ -148,18 +154,24 @@ DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<
 /* A warp, in deterministic mode, where the warps that multiply add dQ themselves: says when it is their turn
  * (dq_empty), and passes the semaphore on when all have added (dq_full). */
 template <class C>
-DEV_FN void sm90_wide_order(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers,
-                            const attn_work_tile *tiles) {
+DEV_FN void sm90_wide_order(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers, attn_work_tile *tiles) {
+    typedef typename sm90_wide_way<C>::iterator iterator;
     sm90_ring<2> at = {0, 0};
+    [[maybe_unused]] sm90_ring<C::STAGES> rows = {0, 0};
     int parity = 0;
     DEV_ROLLED for (;; at.next()) {
-        const attn_work_tile &tile = tiles[at.place];
+        attn_work_tile &tile = tiles[at.place];
         barriers.ready(at.place).wait(at.parity);
         if (!tile.live) break;
         const uint32_t block = (uint32_t)tile.block;
-        DEV_ROLLED for (sm90_wide_iterator it = sm90_wide_iterator::begin(tile, l); it.left; it.next(), parity ^= 1) {
+        DEV_ROLLED for (iterator it = iterator::begin(tile, l); it.left; it.next(), parity ^= 1) {
+            if constexpr (C::MASKS) {
+                barriers.q_full(rows.place).wait(rows.parity);
+                it.enter(barriers.base - C::AT_BARRIERS + sm90_wide_step_at<C>(rows.place), tile, l);
+                rows.next();
+            }
             uint32_t *const semaphore = l.dq_semaphore + it.at;
-            while (dev_load_acquire(semaphore) != block + 1 && !*l.unordered) {
+            while (dev_load_acquire(semaphore) != block + !C::MASKS && !*l.unordered) {
             }
             __syncwarp();
             if (sm90_elect()) barriers.dq_empty().arrive();
@@ -167,7 +179,7 @@ DEV_FN void sm90_wide_order(const stw_attn_launch &l, const sm90_wide_barriers<C
             __syncwarp();
             if (sm90_elect()) {
                 sm90_fence_gpu();
-                sm90_store_relaxed(semaphore, block);
+                sm90_store_relaxed(semaphore, sm90_wide_passes_to<C>(it, tile, l));
             }
         }
         __syncwarp();
@@ -180,25 +192,31 @@ DEV_FN void sm90_wide_order(const stw_attn_launch &l, const sm90_wide_barriers<C
  * no order: l.unordered tells. */
 template <class C, int ORDERED>
 DEV_FN void sm90_wide_reduce(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers, const char *smem,
-                             const attn_work_tile *tiles) {
+                             attn_work_tile *tiles) {
     enum { SUMS = C::DQ_BYTES / 4 };
+    typedef typename sm90_wide_way<C>::iterator iterator;
     const bool ordered = SM90_ORDERS_DQ(l), adds = SM90_ADDS_DQ(l);
     const float *const from = (const float *)(const void *)(smem + C::AT_DQ);
     const uint32_t *const exact = (const uint32_t *)(const void *)(smem + C::AT_EXACT);
     sm90_ring<2> at = {0, 0};
     int parity = 0;
     DEV_ROLLED for (;; at.next()) {
-        const attn_work_tile &tile = tiles[at.place];
+        attn_work_tile &tile = tiles[at.place];
         barriers.ready(at.place).wait(at.parity);
         if (!tile.live) break;
         const uint32_t block = (uint32_t)tile.block;
-        DEV_ROLLED for (sm90_wide_iterator it = sm90_wide_iterator::begin(tile, l); it.left; it.next()) {
-            uint32_t *const semaphore = l.dq_semaphore + it.at;
-            float *const to = l.dq + (int64_t)it.at * (C::BM * C::WIDTH);
+        DEV_ROLLED for (iterator it = iterator::begin(tile, l); it.left; it.next()) {
+            uint32_t *semaphore = l.dq_semaphore + it.at;
+            float *to = l.dq + (int64_t)it.at * (C::BM * C::WIDTH);
             DEV_ROLLED_FOR (int part = 0; part < C::DQ_PARTS; ++part, parity ^= 1) {
                 barriers.dq_full().wait(parity);
+                if constexpr (C::MASKS) {
+                    it.enter(barriers.base - C::AT_BARRIERS + C::AT_STEP, tile, l);
+                    semaphore = l.dq_semaphore + it.at;
+                    to = l.dq + (int64_t)it.at * (C::BM * C::WIDTH);
+                }
                 if (ordered && part == 0)
-                    while (dev_load_acquire(semaphore) != block + 1 && !*l.unordered) {
+                    while (dev_load_acquire(semaphore) != block + !C::MASKS && !*l.unordered) {
                     }
                 __syncwarp();
                 if (!adds) {
@@ -215,7 +233,7 @@ DEV_FN void sm90_wide_reduce(const stw_attn_launch &l, const sm90_wide_barriers<
             if (ordered && sm90_elect()) {
                 sm90_bulk_wait();
                 sm90_fence_gpu();
-                sm90_store_relaxed(semaphore, block);
+                sm90_store_relaxed(semaphore, sm90_wide_passes_to<C>(it, tile, l));
             }
         }
         __syncwarp();

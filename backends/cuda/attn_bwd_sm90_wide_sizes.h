@@ -8,5 +8,7 @@
 
 /* Dropout: four mbarriers, Philox's key, and for this step and the next a bit for each of 64 queries and every key. */
 #define STW_SM90_WIDE_DROPPED_BYTES(hd) (64u + 2u * 8u * STW_SM90_WIDE_KEYS(hd))
+/* Masks in memory: of each key the first and the last row that see it, and two intervals of rows that do not. */
+#define STW_SM90_WIDE_SEEN_BYTES(hd) (24u * STW_SM90_WIDE_KEYS(hd))
 
 #endif

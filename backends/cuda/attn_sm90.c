@@ -70,12 +70,13 @@ static uint32_t mask_length(const stw_attn_params *p, uint32_t bm) {
     return (uint32_t)stw_blocks_of(stw_blocks_of(p->max_seq_q, bm), 32);
 }
 
-/* NULL, or why no kernel takes the masks of the problem. Words are counted for the smallest query blocks, 64 rows. */
-static const char *masks_refusal(const stw_attn_params *p) {
+/* NULL, or why no kernel of work tiles of `bn` keys takes the masks of the problem. Words are counted for the smallest
+ * query blocks, 64 rows. */
+static const char *masks_refusal(const stw_attn_params *p, uint32_t bn) {
     if (p->features & FEATURES & ~MASKS) return "with masks it takes no ALiBi, softcap, dropout and bias";
-    if (p->features & STW_FEAT_DETERMINISTIC && stw_blocks_of(p->max_seq_kv, KEYS) >= STW_SM90_VISIBLE_NONE)
+    if (p->features & STW_FEAT_DETERMINISTIC && stw_blocks_of(p->max_seq_kv, bn) >= STW_SM90_VISIBLE_NONE)
         return "with masks it numbers key blocks in 16 bits in deterministic mode";
-    const int64_t blocks = stw_key_blocks_most(p, KEYS) * mask_heads(p), length = mask_length(p, PANEL);
+    const int64_t blocks = stw_key_blocks_most(p, bn) * mask_heads(p), length = mask_length(p, PANEL);
     if (p->group > STW_SM90_VISIBLE_GROUP || length > STW_SM90_VISIBLE_LENGTH || blocks > INT32_MAX / 2 ||
         blocks * mask_rows(p) > UINT32_MAX / length)
         return "it numbers query blocks of masks in 20 bits, and words of them in 32";
@@ -84,9 +85,9 @@ static const char *masks_refusal(const stw_attn_params *p) {
 
 /* NULL, or what no kernel does to single scores. tanh of scores is right within 2^-22: times a large cap that were
  * more than the rounding of P. Its factors must not overflow. */
-static const char *features_refusal(const stw_attn_params *p) {
+static const char *features_refusal(const stw_attn_params *p, uint32_t bn) {
     uint32_t f = p->features & FEATURES;
-    if (f & MASKS) return masks_refusal(p);
+    if (f & MASKS) return masks_refusal(p, bn);
     if (f & (f - 1) && f != (STW_FEAT_DROPOUT | STW_FEAT_ALIBI) && f != (STW_FEAT_DROPOUT | STW_FEAT_BIAS))
         return "it takes one of ALiBi, softcap, dropout and a bias, or dropout with ALiBi or a bias";
     if (f == STW_FEAT_SOFTCAP && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
@@ -130,7 +131,7 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_o
     int64_t batch_q = packed_q ? 1 : p->batch, batch_kv = packed_kv ? 1 : p->batch;
     if (rows < 1 || keys < 1 || p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1)
         return "it takes no empty tensors";
-    const char *of_scores = features_refusal(p); /* which divides by rows */
+    const char *of_scores = features_refusal(p, bn); /* which divides by rows */
     if (of_scores) return of_scores;
     if (!(p->outputs & gradients)) return "it makes dQ, dK and dV";
     if (plain_outputs && (p->outputs & gradients) != gradients) return "it makes dQ, dK and dV together";
@@ -161,10 +162,11 @@ static const char *refusal(const stw_attn_params *p) {
     return text;
 }
 /* Of wide heads, or NULL: a kernel of ALiBi and softcap, one of dropout, one of a bias of any type with any gradient,
- * one of f32 dK and dV and of few outputs, which drains sums of any length, and one of these with dropout. Each serves
- * deterministic mode and the other. */
+ * one of masks in memory, one of f32 dK and dV and of few outputs, which drains sums of any length, and one of these
+ * with dropout. Each serves deterministic mode and the other. */
 static const char *wide_mode_of(const stw_attn_params *p) {
     const int outputs = has_f32_keys(p) || (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV;
+    if (p->features & MASKS) return "masks";
     if (p->features & STW_FEAT_BIAS) return "bias";
     if (p->features & STW_FEAT_DROPOUT) return outputs ? "dropout_outputs" : "dropout";
     if (p->features & FEATURES) return "features";
@@ -174,7 +176,6 @@ static const char *wide_mode_of(const stw_attn_params *p) {
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
     if (p->features & STW_FEAT_DROPOUT && p->features & (STW_FEAT_ALIBI | STW_FEAT_BIAS))
         return "its kernels of wide heads take dropout alone";
-    if (p->features & MASKS) return "its kernels of wide heads take no interval and block masks";
     const uint32_t f = p->features & FEATURES;
     const char *text = refusal_of(p, bn, f && f != STW_FEAT_DROPOUT), *const mode = wide_mode_of(p);
     const int narrow = p->head_dim_qk <= 64 && p->head_dim_v <= 64;
@@ -186,6 +187,7 @@ static const char *refusal_wide(const stw_attn_params *p) { return refusal_of_wi
 static const char *refusal_tall(const stw_attn_params *p) {
     if (p->features & STW_FEAT_DROPOUT) return "it has no room for what is dropped";
     if (p->features & STW_FEAT_BIAS) return "a thread has no two keys side by side, which a bias comes in";
+    if (p->features & MASKS) return "it takes no interval and block masks";
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_of_wide(p, KEYS);
 }
 
@@ -247,6 +249,13 @@ static int takes_postprocess(const stw_attn_params *p, const stw_attn_choice *ch
            choice->split.heads * choice->split.rows == 1;
 }
 
+static void plan_masks(const stw_variant *tile, const stw_attn_params *p, stw_attn_choice *out) {
+    if (!(p->features & MASKS)) return;
+    out->visible_heads = mask_heads(p);
+    out->visible_rows = mask_rows(p);
+    out->visible_length = mask_length(p, tile->bm);
+}
+
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
     plan_of(tile, p, !(p->features & FEATURES), out);
@@ -254,17 +263,14 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->preprocess = takes_preprocess(p) ? "sm90" : NULL;
     out->postprocess = takes_postprocess(p, out) ? "sm90" : NULL;
     if (p->features & STW_FEAT_DROPOUT) out->loaders = 128; /* a warpgroup decides what is dropped */
-    if (p->features & MASKS) {
-        out->visible_heads = mask_heads(p);
-        out->visible_rows = mask_rows(p);
-        out->visible_length = mask_length(p, tile->bm);
-    }
+    plan_masks(tile, p, out);
 }
 
 /* A warpgroup has the loads: it is not among the warps of the table, which the kernel behind counts. */
 static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t smem, stw_attn_choice *out) {
     plan_of(tile, p, 0, out);
     if (wide_mode_of(p)) out->mode = wide_mode_of(p);
+    plan_masks(tile, p, out);
     out->smem = smem;
     out->loaders = 128;
 }
@@ -272,7 +278,9 @@ static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint
 /* 512 threads, of which three warpgroups multiply, or 384; dQ's sums are laid out for the 256 of the table. */
 static void plan_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
-    const uint32_t more = p->features & STW_FEAT_DROPOUT ? STW_SM90_WIDE_DROPPED_BYTES(tile->head_dim) : 0;
+    const uint32_t more = p->features & STW_FEAT_DROPOUT ? STW_SM90_WIDE_DROPPED_BYTES(tile->head_dim)
+                          : p->features & MASKS          ? STW_SM90_WIDE_SEEN_BYTES(tile->head_dim)
+                                                         : 0;
     plan_of_wide(tile, p, STW_SM90_WIDE_SMEM(tile->head_dim) + more, out);
     if (tile->head_dim <= 192) out->loaders = 256;
 }

@@ -705,8 +705,11 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&biased),
                         "a thread has no two keys side by side, which a bias comes in");
     stw_attn_params masked = params_of("attn_bwd:bf16:b2h4k2s130x150d192:intervals_from");
-    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&masked),
-                        "its kernels of wide heads take no interval and block masks");
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&masked));
+    assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&masked), "it takes no interval and block masks");
+    stw_attn_params masked_alibi = params_of("attn_bwd:bf16:b2h4k2s130x150d192:blockmask:alibi");
+    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&masked_alibi),
+                        "with masks it takes no ALiBi, softcap, dropout and bias");
     stw_attn_params both = params_of("attn_bwd:bf16:b2h4k2s130x150d192:dropout0.5:alibi"),
                     f32_keys = params_of("attn_bwd:bf16:b2h4k2s130x150d64:dk_f32"),
                     wider = params_of("attn_bwd:bf16:b2h4k2s130x150d64x72:dk_f32");
