@@ -459,7 +459,6 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                         sm90_mma_wait<1>(s);
                         if constexpr (C::BIASED)
                             bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
-                    }
                     } else {
                         find_hidden();
                     }
