@@ -52,11 +52,11 @@ typedef struct stw_gpu_operands {
     int accumulate; /* added to what is in c */
 } stw_gpu_operands;
 
-/* The vendor's part. All but the first three are called between enter and leave. */
 /* The highest priority of a stream: drivers clamp what is given to their range. Messages need multiprocessors that the
  * work tiles of a main loop hold until its end. */
 enum { STW_GPU_FIRST = -1000 };
 
+/* The vendor's part. All but the first three are called between enter and leave. */
 typedef struct stw_gpu_ops {
     const char *who;     /* "cuda": opens texts */
     uint32_t wave;       /* threads of a warp   */

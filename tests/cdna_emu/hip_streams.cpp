@@ -91,6 +91,9 @@ int hipStreamCreateWithFlags(void **stream_out, unsigned flags) {
     *stream_out = *streams.insert(new Stream).first;
     return 0;
 }
+int hipStreamCreateWithPriority(void **stream_out, unsigned flags, int) {
+    return hipStreamCreateWithFlags(stream_out, flags); /* one at a time: none is first */
+}
 int hipStreamGetDevice(void *handle, int *device) {
     std::lock_guard<std::mutex> guard(lock);
     if (!is_default(handle) && !stream_of(handle)) return hip_say(NO_STREAM);

@@ -163,14 +163,15 @@ static void a_call_asks_in_order(void **state) {
     set_up(&s, BACKWARD, 0);
     if (s.status) fail_msg("%s", stw_last_error());
     const char *log = take_log();
-    assert_int_equal(count(log, "cuStreamCreate"), 1);
+    assert_int_equal(count(log, "cuStreamCreateWithPriority"), 1);
     assert_int_equal(count(log, "cuEventCreate"), 2);
     groups = 0;
     if (run(&s, BACKWARD)) fail_msg("%s", stw_last_error());
     log = take_log();
-    static const char *const never[] = {
-        "cuStreamSynchronize", "cuMemAlloc_v2",       "cuMemFree_v2", "cuStreamCreate",     "cuEventCreate",
-        "cuMemcpyAsync",       "cuModuleGetFunction", "cuFuncLoad",   "cuStreamDestroy_v2", "cuEventDestroy_v2"};
+    static const char *const never[] = {"cuStreamSynchronize",        "cuMemAlloc_v2", "cuMemFree_v2",
+                                        "cuStreamCreateWithPriority", "cuEventCreate", "cuMemcpyAsync",
+                                        "cuModuleGetFunction",        "cuFuncLoad",    "cuStreamDestroy_v2",
+                                        "cuEventDestroy_v2"};
     for (size_t i = 0; i < sizeof never / sizeof never[0]; ++i)
         if (count(log, never[i])) fail_msg("a call asks for %s", never[i]);
     /* the first tick: K and V; the last one: sums home */
@@ -279,9 +280,10 @@ static void each_failure_is_told(void **state) {
     static const struct {
         const char *function;
         int plans; /* what fails: the plan, else the call */
-    } rows[] = {{"cuEventRecord", 0},  {"cuStreamWaitEvent", 0},   {"cuLaunchKernel", 0},
-                {"cuStreamCreate", 1}, {"cuEventCreate", 1},       {"cuMemAlloc_v2", 1},
-                {"cuMemcpyAsync", 1},  {"cuStreamSynchronize", 1}, {"cuEventRecord", 1}};
+    } rows[] = {
+        {"cuEventRecord", 0}, {"cuStreamWaitEvent", 0}, {"cuLaunchKernel", 0}, {"cuStreamCreateWithPriority", 1},
+        {"cuEventCreate", 1}, {"cuMemAlloc_v2", 1},     {"cuMemcpyAsync", 1},  {"cuStreamSynchronize", 1},
+        {"cuEventRecord", 1}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         setting s;
@@ -303,7 +305,8 @@ static void each_failure_is_told(void **state) {
         }
         tear_down(&s);
         const char *log = take_log();
-        int created = count(log, "cuStreamCreate") - !strcmp(rows[i].function, "cuStreamCreate");
+        static const char create[] = "cuStreamCreateWithPriority";
+        int created = count(log, create) - !strcmp(rows[i].function, create);
         assert_int_equal(count(log, "cuStreamDestroy_v2"), created);
     }
 }

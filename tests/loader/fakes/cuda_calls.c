@@ -119,6 +119,7 @@ int cuMemAlloc_v2(uint64_t *pointer_out, size_t bytes);
 int cuMemFree_v2(uint64_t pointer);
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream);
 int cuStreamCreate(void **stream_out, unsigned flags);
+int cuStreamCreateWithPriority(void **stream_out, unsigned flags, int priority);
 int cuStreamGetCtx(void *stream, void **context_out);
 int cuStreamSynchronize(void *stream);
 int cuStreamDestroy_v2(void *stream);
@@ -353,8 +354,8 @@ int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
     return error;
 }
 
-int cuStreamCreate(void **stream_out, unsigned flags) {
-    int error = begin_in_context("cuStreamCreate");
+static int create_stream(const char *call, void **stream_out, unsigned flags) {
+    int error = begin_in_context(call);
     if (!error && flags > 1) error = INVALID_VALUE;
     fake_stream *stream = error ? NULL : malloc(sizeof *stream);
     if (!stream) return error ? error : OUT_OF_MEMORY;
@@ -362,6 +363,13 @@ int cuStreamCreate(void **stream_out, unsigned flags) {
     __atomic_fetch_add(&streams, 1, __ATOMIC_RELAXED);
     *stream_out = stream;
     return 0;
+}
+
+int cuStreamCreate(void **stream_out, unsigned flags) { return create_stream("cuStreamCreate", stream_out, flags); }
+
+int cuStreamCreateWithPriority(void **stream_out, unsigned flags, int priority) {
+    (void)priority; /* clamped to the driver's range, whatever it is */
+    return create_stream("cuStreamCreateWithPriority", stream_out, flags);
 }
 
 int cuStreamGetCtx(void *stream, void **context_out) {

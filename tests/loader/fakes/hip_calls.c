@@ -96,6 +96,7 @@ int hipMalloc(void **pointer_out, size_t bytes);
 int hipFree(void *pointer);
 int hipMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream);
 int hipStreamCreateWithFlags(void **stream_out, unsigned flags);
+int hipStreamCreateWithPriority(void **stream_out, unsigned flags, int priority);
 int hipStreamGetDevice(void *stream, int *device);
 int hipStreamIsCapturing(void *stream, int *status);
 int hipStreamSynchronize(void *stream);
@@ -285,8 +286,8 @@ int hipMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *str
     return fake_hip_error(error);
 }
 
-int hipStreamCreateWithFlags(void **stream_out, unsigned flags) {
-    int error = begin("hipStreamCreateWithFlags");
+static int create_stream(const char *call, void **stream_out, unsigned flags) {
+    int error = begin(call);
     if (!error && flags > 1) error = INVALID_VALUE;
     static unsigned taken;
     unsigned number = error ? 0 : __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
@@ -297,6 +298,15 @@ int hipStreamCreateWithFlags(void **stream_out, unsigned flags) {
     ++streams;
     *stream_out = stream;
     return 0;
+}
+
+int hipStreamCreateWithFlags(void **stream_out, unsigned flags) {
+    return create_stream("hipStreamCreateWithFlags", stream_out, flags);
+}
+
+int hipStreamCreateWithPriority(void **stream_out, unsigned flags, int priority) {
+    (void)priority; /* clamped to the runtime's range, whatever it is */
+    return create_stream("hipStreamCreateWithPriority", stream_out, flags);
 }
 
 int hipStreamGetDevice(void *stream, int *device) {
