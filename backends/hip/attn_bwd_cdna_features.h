@@ -443,15 +443,19 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         this->at += (uint32_t)(C::BM * this->query);
     }
     DEV_FN uint32_t half_as_float(uint32_t x) { return __builtin_bit_cast(uint32_t, cdna_pair(typename C::T(), x).x); }
-    DEV_METHOD void prepare() {
-        bits = 0;
+    template <class Work> DEV_METHOD void of_each(Work work) {
         DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-                DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
-                    uint32_t &x = this->next[half][i][r];
-                    bits |= element == 1 && !x ? 1u << (16 * half + 4 * i + r) : 0u;
-                    x = element == 1 ? 0 : element == 2 ? half_as_float(x) : x;
-                }
+                DEV_UNROLL_FOR (int r = 0; r < 4; ++r) work(this->next[half][i][r], 16 * half + 4 * i + r);
+    }
+    DEV_METHOD void prepare() {
+        bits = 0;
+        if (element == 2) of_each([&](uint32_t &x, int) { x = half_as_float(x); });
+        else if (element == 1)
+            of_each([&](uint32_t &x, int bit) {
+                bits |= x ? 0u : 1u << bit;
+                x = 0;
+            });
     }
     /* Of query 4 g + r and tile i. */
     template <bool ANY> DEV_METHOD float added(int half, int i, int r) const {
