@@ -186,7 +186,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     const int first = part * C::HELD / 16;
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());
-    if constexpr (C::MODE == CDNA_BIAS)
+    if constexpr (C::MODE == CDNA_BIAS && ANY)
         if (part == 0) w.feature.prepare();
     leaf_f4 lse = w.lds.read_stats(first, 0), delta = w.lds.read_stats(first, 1);
     attn_cdna_scores<KIND, C> t;
@@ -256,7 +256,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     /* loads come before the additions, so that no step waits for its own */
     w.queries.fetch(w.ahead);
     if constexpr (cdna_biased(C::MODE))
-        if (part == C::PARTS - 1) w.feature.fetch();
+        if (part == C::PARTS - 1) w.feature.template fetch<ANY>();
     if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
     CDNA_FENCE();
     mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);

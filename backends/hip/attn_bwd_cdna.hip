@@ -100,11 +100,12 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     EXACT_IN(alibi, CDNA_ALIBI, id, type, T, hd) EXACT_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)                      \
     EXACT_HIDDEN_##hd(id, type, T)                                                                                     \
     EXACT_IN(dropout, CDNA_DROPOUT, id, type, T, hd) EXACT_BIASES_##hd(id, type, T)
+#define EXACT_WIDE_MODES(id, type, T, hd) EXACT_IN(bias, CDNA_BIAS, id, type, T, hd)
 #define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), plain, hd)                 \
     CDNA_WIDE_MODES(id, bf16, dev_bf16, hd)                                                                            \
-    EXACT(id, bf16, dev_bf16, hd) EXACT_IN(bias, CDNA_BIAS, id, bf16, dev_bf16, hd)                                    \
+    EXACT(id, bf16, dev_bf16, hd) EXACT_WIDE_MODES(id, bf16, dev_bf16, hd)                                             \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 #define ROW_cdna_bf16_tall(id, hd, bm, bn, stages, warps, kb)                                                          \
     ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, 1, tall, hd, STW_CDNA_TALL_V)            \

@@ -422,8 +422,9 @@ template <class C> struct attn_cdna_bias {
     }
 };
 
-/* Any of the three, asked at run time: a step begins by making f32 of what has come. Bytes become bits of pairs that are
- * hidden, as masks' are (attn_cdna_feature<C, CDNA_HIDDEN>), and all their steps test pairs. */
+/* Any of the three, asked at run time. Only steps CDNA_ANY know f32 and bytes, which all steps are then: one begins by
+ * making f32 of what has come, and bytes become bits of pairs that are hidden, as masks' are (attn_cdna_feature<C,
+ * CDNA_HIDDEN>). Branches in other steps made clang 19 wait for the next rows. */
 template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     int element;
     uint32_t bits;
@@ -435,35 +436,33 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
         attn_cdna_bias<C>::enter_head(element, u, l, h, first, thread);
     }
-    DEV_METHOD void fetch() {
-        if (element == 2) this->fetch_halves();
+    template <bool ANY> DEV_METHOD void fetch() {
+        if (!ANY || element == 2) this->fetch_halves();
         else if (element == 4) this->fetch_words();
         else this->fetch_bytes();
         this->at += (uint32_t)(C::BM * this->query);
     }
-    DEV_METHOD void prepare() {
-        if (element == 4) return;
-        if (element == 2) {
-            DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
-                DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-                    DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
-                        this->next[half][i][r] =
-                            __builtin_bit_cast(uint32_t, cdna_pair(typename C::T(), this->next[half][i][r]).x);
-            return;
-        }
-        bits = 0;
+    DEV_FN uint32_t half_as_float(uint32_t x) { return __builtin_bit_cast(uint32_t, cdna_pair(typename C::T(), x).x); }
+    template <class Work> DEV_METHOD void of_each(Work work) {
         DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-                DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
-                    bits |= this->next[half][i][r] ? 0u : 1u << (16 * half + 4 * i + r);
-                    this->next[half][i][r] = 0;
-                }
+                DEV_UNROLL_FOR (int r = 0; r < 4; ++r) work(this->next[half][i][r], 16 * half + 4 * i + r);
+    }
+    DEV_METHOD void prepare() {
+        bits = 0;
+        if (element == 2) of_each([&](uint32_t &x, int) { x = half_as_float(x); });
+        else if (element == 1)
+            of_each([&](uint32_t &x, int bit) {
+                bits |= x ? 0u : 1u << bit;
+                x = 0;
+            });
     }
     /* Of query 4 g + r and tile i. */
-    DEV_METHOD float added(int half, int i, int r) const { return __builtin_bit_cast(float, this->next[half][i][r]); }
-    DEV_METHOD bool hides(int half, int i, int r) const {
-        return element == 1 && (bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0;
+    template <bool ANY> DEV_METHOD float added(int half, int i, int r) const {
+        const uint32_t x = this->next[half][i][r];
+        return __builtin_bit_cast(float, ANY ? x : half_as_float(x));
     }
+    DEV_METHOD bool hides(int half, int i, int r) const { return (bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0; }
 };
 
 /* Bytes alone, where they have kernels of their own. */
@@ -472,7 +471,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BYTES> : attn_cdna_bias<C> {
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
         attn_cdna_bias<C>::enter_head(1, u, l, h, first, thread);
     }
-    DEV_METHOD void fetch() {
+    template <bool> DEV_METHOD void fetch() {
         this->fetch_bytes();
         this->at += (uint32_t)(C::BM * this->query);
     }

@@ -103,7 +103,8 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_METHOD leaf_f2 biased(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, leaf_f2 lse, int e) {
         const int k = e / TILES, i = e % TILES, h = half % 2;
         leaf_f2 x = scores_of(e) * (leaf_f2)how.scale_log2;
-        if constexpr (C::MODE == CDNA_BIAS) x += leaf_f2{feature.added(h, i, 2 * k), feature.added(h, i, 2 * k + 1)};
+        if constexpr (C::MODE == CDNA_BIAS)
+            x += leaf_f2{feature.template added<ANY>(h, i, 2 * k), feature.template added<ANY>(h, i, 2 * k + 1)};
         x = __builtin_elementwise_fma(x + lse, (leaf_f2)DEV_LOG2E, (leaf_f2)(LIFTED ? 10.0f : 0.0f));
         if constexpr (C::MODE == CDNA_BYTES)
             DEV_UNROLL_FOR (int r = 0; r < 2; ++r) x[r] = feature.shows(h, i, 2 * k + r) ? x[r] : -dev_infinity();
