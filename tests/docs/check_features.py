@@ -41,6 +41,7 @@ ROWS = (
     ("softcap", "16", ("softcap30", "softcap30:causal_br"), True),
     ("dropout, every map", "16", ("dropout0.1", "dropout0.1:map_mem_eff", "dropout0.1:map_flash2"), True),
     ("dropout with ALiBi or with a bias", "16", ("alibi:dropout0.1", "bias_1hqk:dropout0.1", "biasu8_11qk:dropout0.1"), False),
+    ("dropout with f32 or accumulated dK and dV", "16", ("dropout0.1:dk_f32:dv_f32", "dropout0.1:dk_f32:dv_f32:acc_kv"), False),
     ("softcap with ALiBi or dropout, ALiBi with a bias", "16", ("alibi:softcap30", "softcap30:dropout0.1", "alibi:bias_1hqk"), False),
     ("deterministic, with one of these", "16", ("alibi:det", "softcap30:det", "dropout0.1:det"), False),
     ("a subset of dQ, dK and dV", "16", ("grads_q", "grads_k", "grads_kv"), True),
