@@ -194,8 +194,8 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     return "two of ALiBi, softcap, dropout and a mask in memory, but for dropout with ALiBi or a softcap";
 }
 
-/* NULL, or what keeps the problem from CDNA's own kernels. They know deterministic mode, ALiBi, a softcap, dropout, a
- * bias, or interval and block masks, and make dQ, dK and dV, whether all are wanted or not. Sizes are taken as their
+/* NULL, or what keeps the problem from CDNA's own kernels. They know what mode_of() lists, and make dQ, dK and dV,
+ * whether all are wanted or not. Sizes are taken as their
  * classes (common/size_class.h), since plans are kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     int64_t rows = class_of_rows(p), keys = class_of_keys(p);
