@@ -4,7 +4,7 @@
 For every row of the table with a loop of Hopper's own, both types, deterministic or not, there is a kernel without
 features of single scores, for loop `sm90` also one for f32 outputs, one GENERAL and one for each of them, and for both modes one for
 dropout with ALiBi, one with a bias, one with f32 outputs and one for an f32 bias and a gradient of every pair, for wide heads one for
-f32 outputs, one for ALiBi and softcap, one for dropout, one for it with f32 outputs and one for a bias, for both modes, and no other. Its matrix
+f32 outputs, one for ALiBi and softcap, one for dropout, one for it with f32 outputs, one for a bias and one for masks, for both modes, and no other. Its matrix
 instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no wait
 that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, in a step no more
 than it says. Rows with loop `sm90_short` have a kernel a type; of these and of the loop for few rows matrix instructions and
@@ -23,7 +23,7 @@ BN, TYPES = 128, ("bf16", "f16")
 MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap",
          "softcap_ordered", "dropout", "dropout_ordered", "dropout_outputs", "dropout_alibi", "dropout_bias", "bias", "bias_ordered",
          "bias_more", "masks", "masks_ordered")
-MODES_WIDE = ("plain", "ordered", "features", "outputs", "dropout", "dropout_outputs", "bias")  # from dropout on: less than 128 keys
+MODES_WIDE = ("plain", "ordered", "features", "outputs", "dropout", "dropout_outputs", "bias", "masks")  # from dropout on: less than 128 keys
 ASKS_EXACT = ("_dropout_outputs", "_bias_more")  # no step of their own where all terms may be subnormal
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
 # Wide heads: dV; dQ, in two halves where it has no place; rows that are cleared; S; dK; dP.
