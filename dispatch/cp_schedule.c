@@ -121,7 +121,8 @@ static int64_t user_to(const stw_cp_plan *p, int64_t b, int chunks, int64_t n) {
     int64_t found = -1, run[2];
     for (int64_t s = 0; s < p->seq_count; ++s)
         for (int keys = 0; keys < KEY_RUNS; ++keys)
-            if (seen_by(p, &p->seqs[s], b, keys, run)) found = larger(found, shard_to(p, p->seqs[s].rows[0], run, n));
+            if (chunks >> keys & 1 && seen_by(p, &p->seqs[s], b, keys, run))
+                found = larger(found, shard_to(p, p->seqs[s].rows[0], run, n));
     return found;
 }
 
