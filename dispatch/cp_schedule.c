@@ -65,7 +65,7 @@ static int64_t chunk_to(int64_t rows, int64_t chunks, int64_t c) {
     return end > 0 ? chunk_of_row(rows, chunks, end - 1) : -1;
 }
 
-/* The run of chunks of q whose first and last hold the first and last row that sees a key of chunk `keys` of block b. */
+/* The run of chunks of q whose first and last hold the first and last row that sees a key of block b's chunk `keys`. */
 enum { KEY_RUNS = 2 };
 static int seen_by(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, int keys, int64_t run_out[2]) {
     stw_cp_chunk k = stw_cp_used(seq, 1, stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, keys));
@@ -465,7 +465,7 @@ static int move_block(maker *m, int64_t b) {
     return !step || add_span(m, 0, &slot);
 }
 
-/* The first step from `step` on, of the same set, in which a shard adds to a block's sums; `shards` where there is none. */
+/* The first step from `step` on, of the same set, in which a shard adds to a block's sums; `shards`: there is none. */
 static int64_t set_from(const stw_cp_plan *p, int64_t b, int chunks, int64_t step) {
     int64_t next = step;
     while ((next = step_from(p, b, chunks, next)) < p->shards && (next - step) % STW_CP_SETS) ++next;

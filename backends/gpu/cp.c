@@ -67,7 +67,7 @@ static int64_t blocks_of(int64_t threads) {
     return blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
 }
 
-/* A copy of 16-bit elements as one of words of 32 bits, where pairs of them lie together on both sides: 16 bytes a thread. */
+/* A copy of 16-bit elements as one of 32-bit words, where pairs of them lie together on both sides. */
 static void copy_words(stw_cp_cast *c) {
     const uint32_t halves = STW_F16 == c->from_dtype || STW_BF16 == c->from_dtype;
     int64_t odd = c->extent[3] % (2 * STW_CP_VECTOR) | (c->to_stride[3] ^ 1) | (c->from_stride[3] ^ 1);

@@ -82,7 +82,7 @@ typedef struct stw_gpu_ops {
      * at a multiple of 64, for operands at multiples of 16 bytes. */
     stw_status (*encode_product)(stw_gpu *gpu, const struct stw_jagged_params *params, int dx, void *maps_out);
 
-    /* A stream that is not ordered with the default one, of priority STW_GPU_FIRST, and events; what fails leaves null. */
+    /* A stream of priority STW_GPU_FIRST, not ordered with the default one, and events; what fails leaves null. */
     stw_status (*side_open)(stw_gpu *gpu, stw_cp_side *side);
     void (*side_close)(stw_gpu *gpu, stw_cp_side *side);
     stw_status (*order)(stw_gpu *gpu, void *event, stw_stream before, stw_stream after);

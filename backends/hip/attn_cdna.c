@@ -37,8 +37,8 @@ static uint32_t element_of(const stw_attn_params *p, uint32_t output, uint32_t d
     return !(p->outputs & output) ? 0 : dtype == STW_F32 ? 4 : 2;
 }
 
-/* NULL, or the first tensor of those that the main loop reads and writes whose rows it does not take, and why. Rows that
- * are read are whole vectors, maybe with zeros behind the last column (STW_FEAT_PADDED); dK and dV may lie anyhow. */
+/* NULL, or the first tensor whose rows the main loop does not take, and why. Rows that are read are whole vectors,
+ * maybe with zeros behind the last column (STW_FEAT_PADDED); dK and dV may lie anyhow. */
 static const char *uneven_tensor(const stw_attn_params *p, int64_t rows, int64_t keys) {
 #define TENSOR(name, field, side, cols, element, BIT)                                                                  \
     {&p->field,                                                                                                        \

@@ -208,9 +208,9 @@ static int count_launches(const char *log, const char *kernel) {
     return found;
 }
 
-/* Three parts: both chunks of rows against this rank's first chunk of keys, the second one against all keys of the other
- * rank, and against this rank's second chunk. Their query blocks are whole, and they add to sums that one kernel behind
- * all of them makes dQ of. Chunks of 32 rows are no whole blocks,
+/* Three parts: both chunks of rows against this rank's first chunk of keys, the second one against all keys of the
+ * other rank, and against this rank's second chunk. Their query blocks are whole, and they add to sums that one kernel
+ * behind all of them makes dQ of. Chunks of 32 rows are no whole blocks,
  * and of tensors off 16 bytes other kernels make sums of another order: there each part has its last kernel. */
 static void parts_share_sums_of_dq(void **state) {
     enum { PARTS = 3 };

@@ -164,6 +164,7 @@ static const char *const refusals[][2] = {
      "with dropout it takes a bias of the inputs' type or bytes and sums dBias alone"},
     {"bf16:b1h2s10d64:biasf32_bhqk:st_bias10737418240,5368709120,536870912,1",
      "rows of the bias are more than 2 GiB apart"},
+    {"f16:b1h2s64d128:biasf32_bhqk:grads_qkvb:acc_b:det", "it makes dBias of 16 bits: its dS is not as good as f32"},
     {"bf16:b1h2s64d192:biasu8_b1qk:dk_f32", "it makes dK and dV in the inputs' type"},
     {"bf16:b2h2s64d64:bias_1hqk:grads_b", "it makes dQ, dK and dV"},
     {"bf16:b1h2s64d64:alibi:softcap9", MANY},
@@ -241,9 +242,9 @@ static const char *const accepted[] = {
     "f16:b1h2s64d128:bias_bhqk",
     "bf16:b1h2s64d64:biasf32_bhqk",
     "bf16:b1h2s64d64:bias_bhqk:grads_qkvb",
-    "f16:b1h2s64d128:biasf32_bhqk:grads_qkvb:acc_b:det",
+    "f16:b1h2s64d128:bias_bhqk:grads_qkvb:det",
     "bf16:b1h2s64d192:biasu8_b1qk",
-    "f16:b1h2s64d192x128:biasf32_bhqk:grads_qkvb",
+    "f16:b1h2s64d192x128:bias_bhqk:grads_qkvb",
     "bf16:b1h2s64d64:dk_f32:dropout0.1",
     "bf16:b1h2s64d256:dropout0.1:grads_kv:acc_kv:dk_f32:dv_f32",
     "bf16:b2h2s64d96:det:bias_1hqk:grads_qkvb",
@@ -266,7 +267,7 @@ static void plans_refuse_by_name(void **state) {
             strstr(refusals[i][0], "dropout0.1:alibi") || strstr(refusals[i][0], "dropout0.1:bias") ||
                     strstr(refusals[i][0], "bias_bhqk:dropout")
                 ? "its kernels of wide heads take dropout alone"
-            : strstr(refusals[i][0], "grads_kv:dk_f32") || strstr(refusals[i][0], "biasf32")
+            : strstr(refusals[i][0], "grads_kv:dk_f32") || strstr(refusals[i][0], "d64:biasf32")
                 ? "its kernels of wide heads take f32 dK and dV, few outputs, dropout and a bias of head "
                   "dims above 64"
                 : refusals[i][1];

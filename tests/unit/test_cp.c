@@ -316,7 +316,7 @@ static void check_ways(const stw_cp_plan *p) {
 }
 
 /* The same of sums: a set comes from the shard before this one, at an even distance, that needs the block, and goes to
- * the next one or home; the owner gets each set that there is, and what a step or the end reads is not written before. */
+ * the next one or home; the owner gets each set that there is; what a step or the end reads is not written before. */
 static void check_sets(const stw_cp_plan *p) {
     for (int64_t b = 0; b < p->shards; ++b) {
         const int64_t step = (p->shard - b + p->shards) % p->shards;

@@ -105,12 +105,13 @@ static void own_kernels_of_problems(void **state) {
         {":dropout0.99999999:map_mem_eff", NONE},
         {":dropout0.99999999", ALL},
         {":dropout0.5:det", NONE},
-        {":dropout0.5:alibi", NONE},
+        {":dropout0.5:alibi", ALL},
+        {":dropout0.5:softcap9", ALL},
         {":dropout0.5:bias_bhqk", NONE},
         {":bias_bhqk", ALL},
         {":bias_1hqk:thd:causal_br", ALL},
         {":biasu8_b11k", ALL},
-        {":biasf32_bhqk", NONE},
+        {":biasf32_bhqk", ALL},
         {":bias_bhqk:alibi", NONE},
         {":bias_bhqk:det", NONE},
         {":bias_bhqk:dlse", NONE},
@@ -137,12 +138,10 @@ static void own_kernels_of_problems(void **state) {
         if (own_steps(&exact, &p) != (rows[i].own | leaves)) fail_msg("exact, %s", text);
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d32%s", rows[i].options);
         p = params_of(text);
-        const int of_narrow = p.features & STW_FEAT_BIAS ? NONE : rows[i].own; /* 64 and 128 alone know a bias */
-        if (own_steps(&narrow, &p) != of_narrow) fail_msg("%s: %d", text, own_steps(&narrow, &p));
-        if (own_steps(&between, &p) != of_narrow) fail_msg("head dim 96, %s", text);
-        /* wider tiles know masks and deterministic mode alone */
-        const int of_wide =
-            p.features & (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_BIAS) ? NONE : rows[i].own;
+        if (own_steps(&narrow, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&narrow, &p));
+        if (own_steps(&between, &p) != rows[i].own) fail_msg("head dim 96, %s", text);
+        /* wider tiles know masks, a bias and deterministic mode alone */
+        const int of_wide = p.features & (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT) ? NONE : rows[i].own;
         if (own_steps(&tall, &p) != of_wide) fail_msg("head dim 192, %s", text);
         if (own_steps(&wide, &p) != of_wide) fail_msg("head dim 256, %s", text);
     }
@@ -196,23 +195,24 @@ static void own_kernels_want_even_tensors(void **state) {
     stw_variant tile = tile_called("gfx942", "gfx942_32x128_hd64");
     static const struct {
         size_t tensor;
-        int own;
+        int own, far; /* where rows are no vectors, where they are beyond 32-bit offsets or backwards */
     } tensors[] = {
-        {offsetof(stw_attn_params, q), NONE},
-        {offsetof(stw_attn_params, dout), NONE},
-        {offsetof(stw_attn_params, k), NONE},
-        {offsetof(stw_attn_params, v), NONE},
-        {offsetof(stw_attn_params, dk), NONE},
-        {offsetof(stw_attn_params, dv), NONE},
-        {offsetof(stw_attn_params, out), MAIN | POSTPROCESS},
-        {offsetof(stw_attn_params, dq), MAIN | PREPROCESS},
+        {offsetof(stw_attn_params, q), NONE, NONE},
+        {offsetof(stw_attn_params, dout), NONE, NONE},
+        {offsetof(stw_attn_params, k), NONE, NONE},
+        {offsetof(stw_attn_params, v), NONE, NONE},
+        {offsetof(stw_attn_params, dk), ALL, NONE},
+        {offsetof(stw_attn_params, dv), ALL, NONE},
+        {offsetof(stw_attn_params, out), MAIN | POSTPROCESS, MAIN | POSTPROCESS},
+        {offsetof(stw_attn_params, dq), MAIN | PREPROCESS, MAIN | PREPROCESS},
     };
     static const int64_t odd[] = {4, 12, -8, INT64_C(1) << 26, INT64_C(1) << 23};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i) {
         for (size_t n = 0; n < sizeof odd / sizeof *odd; ++n) {
             stw_attn_params p = good;
             ((stw_tensor_param *)(void *)((char *)&p + tensors[i].tensor))->seq = odd[n];
-            if (own_steps(&tile, &p) != tensors[i].own) fail_msg("tensor %zu, stride %lld", i, (long long)odd[n]);
+            if (own_steps(&tile, &p) != (n < 2 ? tensors[i].own : tensors[i].far))
+                fail_msg("tensor %zu, stride %lld", i, (long long)odd[n]);
         }
         stw_attn_params p = good;
         ((stw_tensor_param *)(void *)((char *)&p + tensors[i].tensor))->head = 12;
@@ -349,9 +349,11 @@ static void single_features_have_kernels(void **state) {
 
 static void tiles_say_what_costs_more(void **state) {
     (void)state;
-    static const char one_key[] = "rows that see one key", wide[] = "f32 dK or dV of 16-bit inputs",
-                      two[] = "two of ALiBi, softcap, dropout and a mask in memory",
-                      det_pair[] = "ALiBi, softcap, dropout or a mask in memory in deterministic mode";
+    static const char
+        one_key[] = "rows that see one key",
+        wide[] = "f32 dK or dV of 16-bit inputs",
+        two[] = "two of ALiBi, softcap, dropout and a mask in memory, but for dropout with ALiBi or a softcap",
+        det_pair[] = "ALiBi, softcap or dropout in deterministic mode";
     static const struct {
         const char *options, *own, *four, *split; /* CDNA's; sm80's with kernels for single features, without */
     } rows[] = {
@@ -360,7 +362,7 @@ static void tiles_say_what_costs_more(void **state) {
         {":bias_bhqk", NULL, NULL, "a bias"},
         {":bias_bhq1", NULL, "a bias", "a bias"},
         {":biasu8_bhqk", NULL, "a bias", "a bias"},
-        {":biasf32_bhqk", "a bias of neither q's type nor bytes", "a bias", "a bias"},
+        {":biasf32_bhqk", NULL, "a bias", "a bias"},
         {":bias_bhqk:alibi", "a bias and another feature", "a bias", "a bias"},
         {":bias_bhqk:grads_qkvb", "dBias", NULL, "a bias"},
         {":bias_bhqk:dlse", "a bias where delta is given, written or less dLSE, or with dSink", NULL, "a bias"},
@@ -371,12 +373,12 @@ static void tiles_say_what_costs_more(void **state) {
         {":softcap0.01", "a softcap that is not from 1/64 to 512", NULL, "softcap"},
         {":softcap9:alibi", two, "ALiBi", "ALiBi"},
         {":dropout0.5", NULL, NULL, "dropout"},
-        {":dropout0.5:alibi", two, "ALiBi", "ALiBi"},
+        {":dropout0.5:alibi", NULL, "ALiBi", "ALiBi"},
         {":dropout0.5:det", det_pair, NULL, "dropout"},
         {":intervals_two", NULL, NULL, "an interval mask"},
         {":blockmask:causal_br", NULL, NULL, "a block mask"},
         {":intervals_from:blockmask:thd", NULL, NULL, "an interval mask"},
-        {":intervals_two:det", det_pair, NULL, "an interval mask"},
+        {":intervals_two:det", NULL, NULL, "an interval mask"},
         {":blockmask:dropout0.5", two, "a block mask", "a block mask"},
         {":bias_bhqk:intervals_two", "a bias and another feature", "an interval mask", "an interval mask"},
         {":dropout0.99999999:map_mem_eff", "a dropout_p that is 1 in f32, by the map mem_eff", NULL, "dropout"},
@@ -433,16 +435,14 @@ static void tiles_say_what_costs_more(void **state) {
 }
 
 /* Masks in memory: shared kernels with all features or, on a tile that has them, for masks alone, which CDNA's own loop
- * has but for deterministic mode; behind the kernel that finds what is hidden. */
+ * has in both modes; behind the kernel that finds what is hidden. */
 static void masks_are_found_before(void **state) {
     static const struct {
         const char *arch, *tile;
         uint32_t wave, own; /* kernels before the main loop and behind it */
-    } tiles[] = {{"sm80", "sm80_128x128_hd64", 32, 0},
-                 {"sm80", "sm80_64x128_hd128", 32, 0},
-                 {"gfx942", "gfx942_32x128_hd64", 64, 1},
-                 {"gfx90a", "gfx90a_32x64_hd128", 64, 1},
-                 {"gfx90a", "gfx90a_32x32_hd192", 64, 0}};
+    } tiles[] = {{"sm80", "sm80_128x128_hd64", 32, 0},    {"sm80", "sm80_64x128_hd128", 32, 0},
+                 {"gfx942", "gfx942_32x128_hd64", 64, 1}, {"gfx90a", "gfx90a_32x128_hd64", 64, 1},
+                 {"gfx90a", "gfx90a_32x64_hd128", 64, 1}, {"gfx90a", "gfx90a_32x32_hd192", 64, 1}};
     static const char *const masks[] = {"intervals_from:causal_br", "intervals_two:det", "blockmask",
                                         "blockmask:dropout0.5", "intervals_range:softcap20"};
     (void)state;
@@ -454,14 +454,17 @@ static void masks_are_found_before(void **state) {
             snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s300x270d64:%s", masks[m]);
             stw_attn_params p = params_of(text);
             stw_attn_steps_of(STW_CALL_BWD, &tile, &p, tiles[t].wave, &steps);
-            const int own = tiles[t].own && m < 3 && !(p.features & STW_FEAT_DETERMINISTIC);
-            const int exact = own && !strcmp(tile.loop->name, "cdna_exact");
+            const int own = tiles[t].own && m < 3, ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0;
+            const int apart = tile.head_dim <= 64; /* above, one kernel does it all */
+            const int exact = own && apart && !ordered && !strcmp(tile.loop->name, "cdna_exact");
             assert_int_equal(steps.count, 4 + exact);
             const char *first = steps.step[0].entry + strlen("stw_attn_bwd_preprocess_");
-            assert_int_equal(strncmp(first, own ? "cdna_hd" : "bf16", own ? 7 : 5), 0);
+            const char *before = !own ? "bf16" : ordered ? "cdna_ordered_hd" : "cdna_hd";
+            assert_int_equal(strncmp(first, before, strlen(before)), 0);
             assert_string_equal(steps.step[1].entry, "stw_attn_hidden_blocks");
             int alone = own || (m < 3 && !strcmp(tile.loop->name, "split_four"));
             assert_non_null(strstr(steps.step[2].entry, alone ? "_bf16_hidden" : "_bf16_full"));
+            if (own) assert_int_equal(strstr(steps.step[2].entry, "_hidden_ordered") != NULL, apart && ordered);
             if (exact) assert_non_null(strstr(steps.step[3].entry, "_bf16_hidden_exact"));
             assert_int_equal(steps.split.heads * steps.split.rows, 1);
         }
