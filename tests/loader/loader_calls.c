@@ -56,7 +56,7 @@ static stw_attn_desc desc_of(void) {
     desc.max_seq_q = 65;
     desc.max_seq_kv = 130; /* more keys than Hopper's kernels of short sequences take */
     desc.dropout_p = without_dropout ? 0 : 0.25;
-    desc.softcap = without_dropout ? 0 : 9; /* beside dropout, so that the shared kernels run */
+    desc.softcap = without_dropout ? 0 : 9; /* beside dropout, so that NVIDIA's shared kernels run */
     stw_layout_bshd(&desc);
     return desc;
 }

@@ -150,8 +150,8 @@ static int fail_calls(const char *mode) {
     return covered;
 }
 
-/* Calls over ranks alone have events: tests/cp/test_gpu_calls.c. */
-enum { OVER_RANKS = 4 };
+/* Calls over ranks alone have events and a stream of a priority: tests/cp/test_gpu_calls.c. */
+enum { OVER_RANKS = 5 };
 
 /* Error texts and cuGetProcAddress are not in a clean log; only Hopper's own main loop has tensor maps. */
 static void each_call_failing(void **state) {
