@@ -346,12 +346,14 @@ static void fill_arrays(stw_verify_case *c) {
     memcpy(c->host + c->offset[STW_VERIFY_OFFSET], &p->dropout_offset, 8);
 }
 
-/* Gradient rows of every sequence may be written; what is added to starts as random numbers. */
+/* Gradient rows of every sequence may be written; what is added to starts as random numbers. Sums of 16 bits, which the
+ * library refuses, have no room for them. */
 static void fill_gradient(stw_verify_case *c, stw_verify_tensor tensor, stw_dtype dtype, int64_t width, uint32_t bit) {
     const stw_attn_desc *d = &c->problem.desc;
-    int key_side = tensor != STW_VERIFY_DQ, adds = (d->accumulate & bit) != 0;
+    const stw_dtype type = dtype ? dtype : d->dtype;
+    int key_side = tensor != STW_VERIFY_DQ, adds = (d->accumulate & bit) && type == number_of(c);
     int64_t heads = key_side ? d->heads_kv : d->heads_q;
-    size_t element = stw_dtype_size(dtype ? dtype : d->dtype);
+    size_t element = stw_dtype_size(type);
     for (int64_t b = 0; c->present[tensor] && b < d->batch; ++b) {
         const stw_verify_span *span = &(key_side ? c->kv : c->q)[b];
         for (int64_t h = 0; h < heads; ++h)
@@ -367,8 +369,9 @@ static void fill_gradient(stw_verify_case *c, stw_verify_tensor tensor, stw_dtyp
 static void fill_bias_gradient(stw_verify_case *c) {
     const stw_attn_desc *d = &c->problem.desc;
     const stw_bias_strides *s = &d->dbias;
-    int adds = (d->accumulate & STW_OUT_DBIAS) != 0;
-    size_t element = stw_dtype_size(d->dbias_dtype ? d->dbias_dtype : d->bias_dtype);
+    const stw_dtype type = d->dbias_dtype ? d->dbias_dtype : d->bias_dtype;
+    int adds = (d->accumulate & STW_OUT_DBIAS) && type == number_of(c);
+    size_t element = stw_dtype_size(type);
     if (!adds && !c->rule) return;
     for (int64_t b = 0; b < (s->batch ? d->batch : d->batch > 0); ++b)
         for (int64_t h = 0; h < (s->head ? d->heads_q : 1); ++h)
