@@ -56,7 +56,8 @@
  *
  * An f32 bias and a gradient of every pair (BIAS_MORE, one kernel for either mode): threads load their own bias in
  * phase 5, behind a prefetch in phase 4; f32 dBias leaves in phase 2, of the operands' type from dS's place in phase 3.
- * dK takes dS from shared memory, for registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
+ * Nobody asks for f32 dBias yet: its dS is not as good as f32 (attn_sm90.c). dK takes dS from shared memory, for
+ * registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
  *
  * Interval and block masks (attn_bwd_sm90_masks.h): a work tile's steps are the query blocks that hold a visible pair,
  * which one lane finds two steps ahead and all threads read when the rows have arrived; pairs are tested only in those

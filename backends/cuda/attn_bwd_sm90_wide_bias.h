@@ -2,7 +2,8 @@
  *
  * A bias in sm90's main loop for wide heads, of the operands' type, f32 or bytes, and its gradient for every pair, of
  * the operands' type or f32. Shared memory is full: a thread asks for what its own scores want while S is multiplied,
- * pairs of keys where a bias has them in one word, and writes what its own dS is. */
+ * pairs of keys where a bias has them in one word, and writes what its own dS is. Nobody asks for f32 dBias yet: its dS
+ * is not as good as f32 (attn_sm90.c). */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_BIAS_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_BIAS_H
 

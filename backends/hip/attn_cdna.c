@@ -203,7 +203,8 @@ static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *
     if (!(p->outputs & STW_OUT_DQKV)) return "no dQ, dK or dV is wanted";
     if (p->outputs & STW_OUT_DBIAS) return "dBias";
     if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
-    return uneven_tensor(p, rows, keys) ? uneven_tensor(p, rows, keys) : apart_refusal(p);
+    const char *uneven = uneven_tensor(p, rows, keys);
+    return uneven ? uneven : apart_refusal(p);
 }
 
 /* Work tiles of these kernels may be parts, as many as keep compute units busy. Nothing of it was measured. The costs

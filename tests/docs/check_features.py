@@ -51,6 +51,7 @@ ROWS = (
     ("bias of f32, no gradient", "16", ("biasf32_1hqk:grads_qkv",), False),
     ("bias and its broadcast gradient", "16", ("bias_1hqk:grads_qkvb", "bias_11qk:grads_qkvb"), True),
     ("bias and its gradient, one for every pair", "16", ("bias_bhqk:grads_qkvb",), True),
+    ("bias and its gradient in f32, one for every pair", "16", ("biasf32_bhqk:grads_qkvb", "bias_bhqk:grads_qkvb:dbias_f32"), False),
     ("mask of bytes", "16", ("biasu8_11qk", "biasu8_b11k"), True),
     ("interval and block masks", "16", ("intervals_two", "causal_br:intervals_from", "blockmask:mask_heads", "intervals_from:thd:tq1500:tk1500"), True),
     ("interval and block masks, deterministic", "16", ("intervals_two:det",), False),
