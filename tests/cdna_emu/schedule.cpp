@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <mutex>
 #include <set>
+#include <sstream>
 #include <thread>
 
 namespace cdna {
@@ -198,20 +201,27 @@ struct Worker {
         }
     }
     /* For bench/amd_model.py: the kernel with its LDS and registers, its instructions with cycles of the matrix unit,
-     * and what each wave ran of them, by number, with cycles of bank conflicts. */
+     * and what each wave ran of them, by number, with cycles of bank conflicts. One write a launch, since launches of
+     * other streams append to the same file. */
     void write_trace(const std::vector<std::vector<TraceEntry>> &traces) const {
-        FILE *file = fopen(run.launch->trace.c_str(), "a");
-        if (!file) throw Fault("cannot write " + run.launch->trace);
         const std::vector<Instruction> &code = run.program->code;
-        fprintf(file, "kernel %s %u %u\n", run.program->name.c_str(), run.lds_bytes, ((kernel.rsrc1 & 63) + 1) * 8);
+        std::ostringstream text;
+        text << "kernel " << run.program->name << ' ' << run.lds_bytes << ' ' << ((kernel.rsrc1 & 63) + 1) * 8 << '\n';
         for (size_t i = 0; i < code.size(); ++i)
-            fprintf(file, "code %zu %d %s\n", i, code[i].cycles, code[i].text().c_str());
+            text << "code " << i << ' ' << code[i].cycles << ' ' << code[i].text() << '\n';
         for (const std::vector<TraceEntry> &trace : traces) {
-            fprintf(file, "wave");
-            for (const TraceEntry &e : trace) fprintf(file, e.conflicts ? " %u:%u" : " %u", e.number, e.conflicts);
-            fprintf(file, "\n");
+            text << "wave";
+            for (const TraceEntry &e : trace) {
+                text << ' ' << e.number;
+                if (e.conflicts) text << ':' << e.conflicts;
+            }
+            text << '\n';
         }
-        fclose(file);
+        static std::mutex one_launch;
+        std::lock_guard<std::mutex> hold(one_launch);
+        std::ofstream file(run.launch->trace, std::ios::app);
+        file << text.str() << std::flush;
+        if (!file) throw Fault("cannot write " + run.launch->trace);
     }
     void run_group(u64 number) {
         const Launch &launch = *run.launch;
