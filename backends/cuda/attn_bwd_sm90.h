@@ -55,9 +55,8 @@
  * deterministic mode and the other (SM90_ORDER_ASKED); so does that of dropout with f32 dK and dV.
  *
  * An f32 bias and a gradient of every pair (BIAS_MORE, one kernel for either mode): threads load their own bias in
- * phase 5, behind a prefetch in phase 4; f32 dBias leaves in phase 2, of the operands' type from dS's place in phase 3.
- * Nobody asks for f32 dBias yet: its dS is not as good as f32 (attn_sm90.c). dK takes dS from shared memory, for
- * registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
+ * phase 5, behind a prefetch in phase 4; dBias of the operands' type leaves from dS's place in phase 3. dK takes dS from
+ * shared memory, for registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
  *
  * Interval and block masks (attn_bwd_sm90_masks.h): a work tile's steps are the query blocks that hold a visible pair,
  * which one lane finds two steps ahead and all threads read when the rows have arrived; pairs are tested only in those
@@ -513,9 +512,6 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                 DEV_UNROLL_FOR (int k = 0; k < 4; ++k) w[k] = dev_pack(T(), dp[8 * i + 2 * k], dp[8 * i + 2 * k + 1]);
                 sm90_stmatrix_trans(ds_to + flip * C::DS_BYTES + i * 2048, w);
             }
-            if (l.bias_direct && p.dbias_dtype == STW_F32)
-                sm90_bias_pairs<C>::of(p.dbias, tile, it, it.left > it.idle, wave, sm90_lane_anew())
-                    .store((p.accumulate & STW_OUT_DBIAS) != 0, dp);
         } else {
             if constexpr (BIAS) sm90_score_gradients_selected<T>(ds16, dp, s, delta);
             else sm90_score_gradients<T>(ds16, dp, s, delta, masked);
@@ -526,7 +522,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_cta_sync();
         if (DROPS && !BIAS && wave == KEEPER && sm90_elect()) decided.empty().arrive();
         if constexpr (BIAS_MORE)
-            if (l.bias_direct && p.dbias_dtype != STW_F32 && it.left > it.idle)
+            if (l.bias_direct && it.left > it.idle)
                 sm90_bias_pairs<C>::store_tile(l, tile, it, base + C::AT_DS + flip * C::DS_BYTES, wave,
                                                sm90_lane_anew());
 

@@ -250,16 +250,14 @@ template <class C, bool BYTES = true> struct sm90_bias {
     }
 };
 
-/* A bias of f32, and a gradient of every pair: a thread reads and writes what belongs to its own scores, since shared
- * memory has no place for f32. Eight lanes meet a sector of a query. dBias of the operands' type leaves from dS's
- * place. */
+/* A bias of f32, and a gradient of every pair: a thread reads what belongs to its own scores, since shared memory has
+ * no place for f32. Eight lanes meet a sector of a query. dBias of the operands' type leaves from dS's place. */
 template <class C> struct sm90_bias_pairs {
     typedef typename C::T T;
     enum { TOGETHER = 16 }; /* loads under way of a thread */
     /* Of this thread's first and second key of its first query; bytes to the next query; queries in use from it on. */
     char *first, *second;
     int next, rows;
-    bool has[2]; /* the keys are in use */
 
     /* Of f32. `live`: the step is one. Else nothing is in use. */
     DEV_FN sm90_bias_pairs of(const stw_bias_param &t, const attn_work_tile &tile, const sm90_block_iterator &it,
@@ -268,11 +266,7 @@ template <class C> struct sm90_bias_pairs {
         const int used = (int)tile.seq.kv.used, most = max(used - 1, 0);
         char *const from = (char *)t.data + ((int)tile.b * t.batch + it.head * t.head + row * t.query) * 4;
         const int rows = live ? (int)tile.seq.q.used - row : 0;
-        return {from + min(col, most) * t.key * 4,
-                from + min(col + 8, most) * t.key * 4,
-                (int)t.query * 4,
-                rows,
-                {col < used, col + 8 < used}};
+        return {from + min(col, most) * t.key * 4, from + min(col + 8, most) * t.key * 4, (int)t.query * 4, rows};
     }
     /* Of value e = 4 i + 2 a + b: query 8 i + b, key a. */
     DEV_FN int row_of(int e) { return e / 4 * 8 + e % 2; }
@@ -303,22 +297,6 @@ template <class C> struct sm90_bias_pairs {
             DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
                 const float2 both = *(const float2 *)(const void *)(lse + (begin + e) / 4 * 8);
                 s[begin + e] = fmaf(s[begin + e], factor, (bias[e] - (e % 2 ? both.y : both.x)) * DEV_LOG2E);
-            }
-        }
-    }
-    /* dS to dBias of f32, added to what is there if `adds`. */
-    template <int VALUES> DEV_METHOD void store(bool adds, const float (&ds)[VALUES]) const {
-        if (!has[0]) return;
-        DEV_UNROLL_FOR (int begin = 0; begin < VALUES; begin += TOGETHER) {
-            float there[TOGETHER];
-            DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
-                const int row = row_of(begin + e);
-                there[e] = 0.0f;
-                if (adds && row < rows && (!(e & 2) || has[1])) there[e] = *(const float *)(const void *)at(e, row);
-            }
-            DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
-                const int row = row_of(begin + e);
-                if (row < rows && (!(e & 2) || has[1])) *(float *)(void *)at(e, row) = there[e] + ds[begin + e];
             }
         }
     }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * A bias in sm90's main loop for wide heads, of the operands' type, f32 or bytes, and its gradient for every pair, of
- * the operands' type or f32. Shared memory is full: a thread asks for what its own scores want while S is multiplied,
- * pairs of keys where a bias has them in one word, and writes what its own dS is. Nobody asks for f32 dBias yet: its dS
- * is not as good as f32 (attn_sm90.c). */
+ * the operands' type. Shared memory is full: a thread asks for what its own scores want while S is multiplied, pairs of
+ * keys where a bias has them in one word, and writes what its own dS is. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_BIAS_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_BIAS_H
 
@@ -119,27 +118,13 @@ template <class C> struct sm90_wide_bias {
     DEV_FN void store_gradient(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_wide_iterator &it,
                                const float (&ds)[SCORES]) {
         if (!l.bias_direct) return;
-        const bool f32 = l.p.dbias_dtype == STW_F32, adds = (l.p.accumulate & STW_OUT_DBIAS) != 0; /* adds: f32 */
-        const place x = place::of(l.p.dbias, f32 ? 4 : 2, tile, it);
-        if (x.pairs && !f32) {
+        const place x = place::of(l.p.dbias, 2, tile, it);
+        if (x.pairs)
             x.template each_pair<2, 0, SCORES>(
                 [&](int i, char *at) { *(uint32_t *)(void *)at = dev_pack(T(), ds[i], ds[i + 1]); });
-        } else if (x.pairs && !adds) {
-            x.template each_pair<4, 0, SCORES>(
-                [&](int i, char *at) { *(float2 *)(void *)at = make_float2(ds[i], ds[i + 1]); });
-        } else {
-            float there[SCORES];
-            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) there[i] = 0.0f;
-            if (adds)
-                x.template each<0, SCORES>([&](int i, const char *at) { there[i] = *(const float *)(const void *)at; },
-                                           [](int) {});
+        else
             x.template each<0, SCORES>(
-                [&](int i, char *at) {
-                    if (f32) *(float *)(void *)at = there[i] + ds[i];
-                    else *(uint16_t *)(void *)at = (uint16_t)dev_pack(T(), ds[i], ds[i]);
-                },
-                [](int) {});
-        }
+                [&](int i, char *at) { *(uint16_t *)(void *)at = (uint16_t)dev_pack(T(), ds[i], ds[i]); }, [](int) {});
     }
 };
 
