@@ -142,7 +142,8 @@ macro(_stw_image backend arch kind file)
 endmacro()
 
 # Compressed, as the driver's own container: PTX shrinks to a tenth. nvcc writes no paths and no dates: two
-# folders give the same bytes. _stw_nvcc_image(source arch kind gencode...)
+# folders give the same bytes. _stw_nvcc_image(source arch kind gencode...); several codes of one arch in one word: nvcc
+# runs its front end, minutes, for each word.
 macro(_stw_nvcc_image source arch kind)
     _stw_wanted(_is_wanted ${arch} ${kind})
     if(_is_wanted)
@@ -205,17 +206,17 @@ elseif(STERNWAY_CUDA)
         set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/attn_bwd_sm80.cu)
         _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
         # Newer GPUs, which have wider additions: PTX for all of them, and code for 9.0, which would take the driver a minute.
-        _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=compute_90 arch=compute_90,code=sm_90)
+        _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=[compute_90,sm_90])
         # Hopper's own main loop; the kernels around it are those above.
         _stw_nvcc_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/attn_bwd_sm90.cu sm90 CUBIN arch=compute_90a,code=sm_90a)
         set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/jagged_sm80.cu)
         _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
-        _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=compute_90 arch=compute_90,code=sm_90)
+        _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=[compute_90,sm_90])
         # Hopper's own products; all other kernels are those above.
         _stw_nvcc_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/jagged_sm90.cu sm90 CUBIN arch=compute_90a,code=sm_90a)
         set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/cp_sm80.cu)
         _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
-        _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=compute_90 arch=compute_90,code=sm_90)
+        _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=[compute_90,sm_90])
     elseif(_named)
         message(FATAL_ERROR "${_wanted_by}: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda, what bootstrap.sh fetches)")
     else()

@@ -3,7 +3,7 @@
 """nvcc -fatbin, for cmake/image.cmake, by NVRTC, ptxas and nvFatbin of one CUDA 12 release (PyPI has no nvcc of it).
 
 nvcc.py --root FOLDER [nvcc's options]: FOLDER is `nvidia` of nvidia-cuda-nvrtc-cu12, -nvcc-cu12 (ptxas) and nvidia-nvfatbin-cu12.
-Understood: --version; -fatbin -gencode=arch=A,code=C... -Xfatbin O -std= -O3 -I -Werror W -MD -MF F -MT T -o OUT SOURCE.
+Understood: --version; -fatbin -gencode=arch=A,code=C or code=[C,D]... -Xfatbin O -std= -O3 -I -Werror W -MD -MF F -MT T -o OUT SOURCE.
 """
 import argparse
 import ctypes
@@ -146,10 +146,11 @@ def main():
         return
     ptx, images = {}, []
     for words in options.gencode:
-        arch, code = (word.split("=")[1] for word in words.split(","))
+        arch, codes = (word.split("=")[1] for word in words.split(",", 1))
         if arch not in ptx:
             ptx[arch] = compile_ptx(nvrtc, options, arch)
-        images.append((code, ptx[arch] if code.startswith("compute") else assemble(options, ptx[arch], code)))
+        for code in codes.strip("[]").split(","):
+            images.append((code, ptx[arch] if code.startswith("compute") else assemble(options, ptx[arch], code)))
     pathlib.Path(options.o).write_bytes(contain(options.root, images))
     if options.MD:
         write_dependencies(options)
