@@ -78,6 +78,7 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         FOURS = WIDTH / STRIPS / 4,      /* columns of a strip                       */
         MORE = MODE >= CDNA_DROPOUT,     /* to keep in registers                     */
         IN_AGPRS = WIDTH >= 128 || MORE, /* one wave a SIMD                          */
+        TURNS = cdna_turns(MODE, IN_AGPRS),
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
@@ -94,8 +95,6 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
     static_assert(AT_WORK_TILE + STW_CDNA_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
     static_assert(sizeof(attn_work_tile) <= STW_CDNA_WORK_TILE_BYTES, "a work tile has room");
     static_assert(AT_QT % 1024 == 0, "places of statistics follow from those of Q^T");
-    static_assert(MODE <= CDNA_ORDERED || cdna_hides(MODE) || MODE == CDNA_BIAS || PARTS == 1,
-                  "features of single pairs know whole steps");
     static_assert(IN_AGPRS || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
 };
 

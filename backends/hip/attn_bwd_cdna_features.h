@@ -8,8 +8,7 @@
 
 #include "attn_bwd_cdna_loads.h"
 
-/* What a kernel knows besides causal masks and windows; CDNA_PLAIN ones have no code of the others. Masks in memory:
- * without deterministic mode, with it alone, with it where the call asks for it. */
+/* What a kernel knows besides causal masks and windows; CDNA_PLAIN ones have no code of the others. */
 enum {
     CDNA_PLAIN,
     CDNA_ORDERED,
@@ -19,19 +18,17 @@ enum {
     CDNA_DROPOUT,
     CDNA_BIAS,
     CDNA_BYTES,
-    CDNA_HIDDEN_ORDERED,
-    CDNA_HIDDEN_ASKED
+    CDNA_HIDDEN_ORDERED
 };
 /* The one of them whose feature it has. */
-DEV_FN constexpr int cdna_feature_of(int mode) {
-    return mode == CDNA_HIDDEN_ORDERED || mode == CDNA_HIDDEN_ASKED ? CDNA_HIDDEN : mode;
-}
+DEV_FN constexpr int cdna_feature_of(int mode) { return mode == CDNA_HIDDEN_ORDERED ? CDNA_HIDDEN : mode; }
 DEV_FN constexpr bool cdna_hides(int mode) { return cdna_feature_of(mode) == CDNA_HIDDEN; }
-/* Deterministic mode in a kernel: never, where the call asks for it, always. */
+/* Deterministic mode in a kernel: never, where the call asks for it, always. Kernels of two waves a SIMD have no
+ * registers left for what one call asks for and another does not. */
 enum { CDNA_NO_TURNS, CDNA_TURNS_ASKED, CDNA_TURNS };
-DEV_FN constexpr int cdna_turns(int mode) {
+DEV_FN constexpr int cdna_turns(int mode, bool one_wave) {
     if (mode == CDNA_ORDERED || mode == CDNA_HIDDEN_ORDERED) return CDNA_TURNS;
-    return mode == CDNA_HIDDEN_ASKED ? CDNA_TURNS_ASKED : CDNA_NO_TURNS;
+    return mode != CDNA_PLAIN && one_wave ? CDNA_TURNS_ASKED : CDNA_NO_TURNS;
 }
 /* ALiBi: in kernels of its own, and in those for dropout where the call asks for it. */
 DEV_FN constexpr bool cdna_slopes(int mode) { return mode == CDNA_ALIBI || mode == CDNA_DROPOUT; }
@@ -46,7 +43,7 @@ DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode =
  * wave may pass the turn on, and no cache is written back. The acknowledgement is awaited in the next step behind most
  * of its products. Whom a key block awaits is the next one, or under masks in memory the next that they do not hide:
  * a lane of `awaited` has it of one of 64 query blocks. No turns: nothing. */
-template <class C, int TURNS = cdna_turns(C::MODE)> struct attn_cdna_turn {
+template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
     enum { ASKED = TURNS == CDNA_TURNS_ASKED, CHOOSES = cdna_hides(C::MODE) };
     typedef DEV_GLOBAL uint32_t semaphore;
     semaphore *at; /* of this step's query block */
@@ -216,7 +213,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> : attn_cdna_softcap
 template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C>, attn_cdna_softcap<C> {
     typedef attn_cdna_alibi<C> alibi;
     typedef attn_cdna_softcap<C> softcap;
-    bool slopes, caps;         /* there is ALiBi; a softcap */
+    bool slopes, caps, drops;  /* there is ALiBi; a softcap; dropout */
     uint32_t row, col;         /* own map: the lane's four rows of block 0, its key of tile 0                   */
     uint32_t key[2], third[2]; /* own map: of the counter, head and offset; others: the first number, 64 bits  */
     uint32_t limit;            /* own map, mem_eff: the least word that is kept; flash2: the largest byte      */
@@ -231,6 +228,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         start = cdna_shared<C>((float)(1.0 - l->p.dropout_p));
         slopes = (l->p.features & STW_FEAT_ALIBI) != 0;
         caps = (l->p.features & STW_FEAT_SOFTCAP) != 0;
+        drops = (l->p.features & STW_FEAT_DROPOUT) != 0;
         alibi::set(u, l, high);
         if (caps) softcap::set(u, l, high);
         this->doubled = cdna_scalar(this->doubled);
@@ -272,7 +270,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         limit = cdna_spread<C>(limit);
     }
     /* The calls of a lane are its own rows', and there is nothing besides. */
-    DEV_METHOD bool draws() const { return map == STW_DROPOUT_PHILOX && shift == 0 && !slopes && !caps; }
+    DEV_METHOD bool draws() const { return map == STW_DROPOUT_PHILOX && shift == 0 && drops && !slopes && !caps; }
 
     DEV_METHOD uint32_t kept_words(stw_philox_words x) const {
         uint32_t kept = 0;
@@ -339,7 +337,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         return all;
     }
     DEV_METHOD void enter_step(int block, int thread) {
-        if (map == STW_DROPOUT_PHILOX) bits = own_map(block);
+        if (!drops) bits = ~0u;
+        else if (map == STW_DROPOUT_PHILOX) bits = own_map(block);
         else bits = map == STW_DROPOUT_FLASH2 ? flash2(block, thread) : mem_eff(block, thread);
     }
 };
