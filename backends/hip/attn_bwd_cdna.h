@@ -219,6 +219,8 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
             delta = w.lds.read_stats(first + half + 1, 1);
         }
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
+        if constexpr (C::MODE == CDNA_BIAS && ANY)
+            w.feature.template store_gradient<LIFTED>(t, w.to_sums(), block, first + half, w.thread());
         if (half < LAST) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
     }
     if (part == 0) w.turn.acknowledge();

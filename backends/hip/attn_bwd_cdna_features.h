@@ -423,10 +423,13 @@ template <class C> struct attn_cdna_bias {
 
 /* Any of the three, asked at run time. Only steps CDNA_ANY know f32 and bytes, which all steps are then: one begins by
  * making f32 of what has come, and bytes become bits of pairs that are hidden, as masks' are (attn_cdna_feature<C,
- * CDNA_HIDDEN>). Branches in other steps made clang 19 wait for the next rows. */
+ * CDNA_HIDDEN>). Branches in other steps made clang 19 wait for the next rows. So it is with dBias of the operands'
+ * type, where every pair has its own: a lane stores dS of its own scores. */
 template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     int element;
     uint32_t bits;
+    char *gradient; /* dBias of the head, from the work tile's first key on; null: not wanted */
+    int rows, cols; /* of it: queries and keys in use                                         */
 
     DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
         element = l->p.bias_dtype == STW_U8 ? 1 : l->p.bias_dtype == STW_F32 ? 4 : 2;
@@ -434,6 +437,31 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     }
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
         attn_cdna_bias<C>::enter_head(element, u, l, h, first, thread);
+        const int64_t j0 = dev_uniform(u.j0);
+        rows = (int)dev_uniform(u.seq.q.used);
+        cols = (int)(dev_uniform(u.seq.kv.used) - j0);
+        gradient = l->bias_direct ? (char *)l->p.dbias.data + 2 * (dev_uniform(u.b) * l->p.dbias.batch +
+                                                                   h * l->p.dbias.head + j0 * l->p.dbias.key)
+                                  : nullptr;
+    }
+    /* dS of 16 queries: Scores, attn_cdna_scores; LIFTED: times to_sums 2^10 it is without its factor. */
+    template <bool LIFTED, class Scores>
+    DEV_METHOD void store_gradient(const Scores &t, float to_sums, int block, int half, int thread) const {
+        if (!gradient) return;
+        cdna_launch l = cdna_launch_again();
+        const int row0 = block * C::BM + 16 * half + 4 * (thread >> 4 & 3);
+        const int key0 = C::KEYS * dev_uniform(thread >> 6) + (thread & 15);
+        const int query = 2 * (int)l->p.dbias.query, key = 2 * (int)l->p.dbias.key;
+        const cdna_buffer to = cdna_buffer_of(gradient, 0x7fffffff);
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+                const int row = row0 + r, col = key0 + 16 * i;
+                uint32_t two = t.ds16[i][r / 2];
+                if constexpr (LIFTED)
+                    two = cdna_operand(typename C::T(), t.ds[C::TILES * (r / 2) + i] * (leaf_f2)(to_sums * 0x1p10f));
+                const uint32_t at = row < rows && col < cols ? (uint32_t)(row * query + col * key) : CDNA_NOWHERE;
+                __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, at, 0, 0);
+            }
     }
     template <bool ANY> DEV_METHOD void fetch() {
         if (!ANY || element == 2) this->fetch_halves();

@@ -93,7 +93,7 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     uint64_t edge = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end);
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
     if constexpr (C::MODE == CDNA_DROPOUT) any |= w.feature.draws() ? 0 : ~UINT64_C(0);
-    if constexpr (C::MODE == CDNA_BIAS) any |= w.feature.element == 2 ? 0 : ~UINT64_C(0);
+    if constexpr (C::MODE == CDNA_BIAS) any |= w.feature.element == 2 && !w.feature.gradient ? 0 : ~UINT64_C(0);
     if constexpr (cdna_hides(C::MODE))
         any |= __builtin_amdgcn_ballot_w64(attn_cdna_hidden_of<C>(w.feature, u, mine).some);
     attn_cdna_await(w, u, block, end);

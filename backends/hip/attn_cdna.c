@@ -147,18 +147,25 @@ static int cdna_preprocess(const stw_attn_params *p) {
            p->lse.seq >= 0 && (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
 }
 
-/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
- * and LSE as CDNA's own preprocess kernel writes it for them. */
-static const char *bias_refusal(const stw_attn_params *p) {
-    const stw_bias_param *t = &p->bias;
+/* 32-bit offsets reach all pairs of a head and those past its end. */
+static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint32_t dtype) {
     const int64_t rows = class_of_rows(p) + 256, keys = class_of_keys(p) + 256;
-    const int64_t most = INT64_C(1) << (p->bias_dtype == STW_F32 ? 29 : 30);
-    if (p->outputs & STW_OUT_DBIAS) return "dBias";
+    const int64_t most = INT64_C(1) << (dtype == STW_F32 ? 29 : 30);
+    return t->query >= 0 && t->key >= 0 && t->query < most / rows && t->key < most / keys &&
+           rows * t->query + keys * t->key < most;
+}
+
+/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
+ * and LSE as CDNA's own preprocess kernel writes it for them. They store dBias of every pair as elements of q's type. */
+static const char *bias_refusal(const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
-    if (t->query < 0 || t->key < 0 || t->query >= most / rows || t->key >= most / keys ||
-        rows * t->query + keys * t->key >= most)
-        return "rows of the bias beyond 32-bit offsets";
+    if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
+    if (p->outputs & STW_OUT_DBIAS) {
+        if (stw_attn_bias_is_summed(p)) return "dBias of a broadcast bias";
+        if (p->dbias_dtype != p->dtype) return "dBias of another type than q's";
+        if (!is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
+    }
     return cdna_preprocess(p) ? NULL : "a bias where delta is given, written or less dLSE, or with dSink";
 }
 
@@ -201,7 +208,6 @@ static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *
     int64_t rows = class_of_rows(p), keys = class_of_keys(p);
     if (mode_refusal(tile, p)) return mode_refusal(tile, p);
     if (!(p->outputs & STW_OUT_DQKV)) return "no dQ, dK or dV is wanted";
-    if (p->outputs & STW_OUT_DBIAS) return "dBias";
     if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
     const char *uneven = uneven_tensor(p, rows, keys);
     return uneven ? uneven : apart_refusal(p);
