@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, a bias or
- * masks in memory, and to head dim 128 ALiBi, softcap or dropout (backends/hip/attn_cdna.c). Every other problem
- * takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that
+ * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, and one
+ * of ALiBi, a softcap, dropout, a bias or masks in memory (backends/hip/attn_cdna.c). Every other problem takes the
+ * shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that
  * nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop;
  * statistics are negated (STW_STATS_NEGATED).
  *
@@ -182,6 +182,8 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     constexpr int P = C::PIECES, V = C::PIECES_V, LAST = C::HELD / 16 - 1;
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
+    /* A turn's branches behind the loads of a bias would make clang 19 await these. */
+    constexpr bool EARLY = cdna_biased(C::MODE);
     const int first = part * C::HELD / 16;
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());
@@ -232,7 +234,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     ds_stream ds(w.lds);
     leaf_f4 dq[HALVES][C::COLUMNS];
     auto add = [&](int half) {
-        if (part == 0 && half == 0) w.turn.wait(block);
+        if (!EARLY && part == 0 && half == 0) w.turn.wait(block);
         if constexpr (LIFTED)
             DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
         if (EXACT) cdna_settle();
@@ -254,6 +256,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     /* dK += dS^T Q of the last 16 rows; dQ += dS K of all */
     mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
     CDNA_FENCE();
+    if (EARLY && part == 0) w.turn.wait(block);
     /* loads come before the additions, so that no step waits for its own */
     w.queries.fetch(w.ahead);
     if constexpr (cdna_biased(C::MODE))

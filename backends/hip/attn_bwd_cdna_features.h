@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * What CDNA's own main loop (attn_bwd_cdna.h) does for deterministic mode, ALiBi, softcap, dropout and a bias, each in
- * kernels of its own; for masks in memory: attn_bwd_cdna_hidden.h. C: attn_cdna, the shapes, with the mode. Lane l is
+ * kernels of its own, which know deterministic mode besides where they have one wave a SIMD; for masks in memory: attn_bwd_cdna_hidden.h. C: attn_cdna, the shapes, with the mode. Lane l is
  * (n, g) = (l % 16, l / 16). */
 #ifndef STW_HIP_ATTN_BWD_CDNA_FEATURES_H
 #define STW_HIP_ATTN_BWD_CDNA_FEATURES_H
@@ -209,7 +209,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> : attn_cdna_softcap
  * of four: a call a tile and half, a piece behind each product of S (attn_cdna_draws). Otherwise, and by the two other
  * maps, each lane makes calls of its wave's pairs before the step (CDNA_ANY), and lanes exchange bits.
  *
- * The same kernels know ALiBi or a softcap besides, in steps CDNA_ANY alone, which all are then. */
+ * The same kernels know ALiBi or a softcap besides or alone, in steps CDNA_ANY, which all are then. */
 template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C>, attn_cdna_softcap<C> {
     typedef attn_cdna_alibi<C> alibi;
     typedef attn_cdna_softcap<C> softcap;
