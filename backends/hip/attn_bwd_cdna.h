@@ -182,8 +182,9 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     constexpr int P = C::PIECES, V = C::PIECES_V, LAST = C::HELD / 16 - 1;
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
-    /* A turn's branches behind the loads of a bias would make clang 19 await these. */
-    constexpr bool EARLY = cdna_biased(C::MODE);
+    /* Where turns are asked for, their branches are before the loads and the products of dQ: clang 19 would await a
+     * bias there, and copy dQ out of the AGPRs. */
+    constexpr bool EARLY = (int)C::TURNS == CDNA_TURNS_ASKED;
     const int first = part * C::HELD / 16;
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());

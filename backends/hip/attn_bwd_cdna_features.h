@@ -71,7 +71,7 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
     }
     /* Behind a barrier behind that: all of the workgroup. */
     DEV_METHOD void pass_on() const {
-        if (due) __hip_atomic_store(at - 1, mine, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+        if (is_asked() && due) __hip_atomic_store(at - 1, mine, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
     }
     DEV_METHOD void look() {
         if (is_asked()) seen = __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -89,7 +89,7 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
         asm volatile("" ::: "memory");
     }
     DEV_METHOD void next() {
-        due = ASKED ? keeps && asked : keeps;
+        due = keeps;
         ++at;
     }
     /* Behind the last step of a head. */
