@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, a bias or
- * masks in memory, and to head dim 128 ALiBi, softcap or dropout (backends/hip/attn_cdna.c). Every other problem
- * takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that
+ * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, and one
+ * of ALiBi, a softcap, dropout, a bias or masks in memory (backends/hip/attn_cdna.c). Every other problem takes the
+ * shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that
  * nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop;
  * statistics are negated (STW_STATS_NEGATED).
  *
@@ -78,6 +78,7 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         FOURS = WIDTH / STRIPS / 4,      /* columns of a strip                       */
         MORE = MODE >= CDNA_DROPOUT,     /* to keep in registers                     */
         IN_AGPRS = WIDTH >= 128 || MORE, /* one wave a SIMD                          */
+        TURNS = cdna_turns(MODE, IN_AGPRS),
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
@@ -94,8 +95,6 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
     static_assert(AT_WORK_TILE + STW_CDNA_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
     static_assert(sizeof(attn_work_tile) <= STW_CDNA_WORK_TILE_BYTES, "a work tile has room");
     static_assert(AT_QT % 1024 == 0, "places of statistics follow from those of Q^T");
-    static_assert(MODE <= CDNA_ORDERED || cdna_hides(MODE) || MODE == CDNA_BIAS || PARTS == 1,
-                  "features of single pairs know whole steps");
     static_assert(IN_AGPRS || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
 };
 
@@ -183,6 +182,9 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     constexpr int P = C::PIECES, V = C::PIECES_V, LAST = C::HELD / 16 - 1;
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
+    /* Where turns are asked for, their branches are before the loads and the products of dQ: clang 19 would await a
+     * bias there, and copy dQ out of the AGPRs. */
+    constexpr bool EARLY = (int)C::TURNS == CDNA_TURNS_ASKED;
     const int first = part * C::HELD / 16;
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());
@@ -220,6 +222,8 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
             delta = w.lds.read_stats(first + half + 1, 1);
         }
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
+        if constexpr (C::MODE == CDNA_BIAS && ANY)
+            w.feature.template store_gradient<LIFTED>(t, w.to_sums(), block, first + half, w.thread());
         if (half < LAST) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
     }
     if (part == 0) w.turn.acknowledge();
@@ -231,7 +235,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     ds_stream ds(w.lds);
     leaf_f4 dq[HALVES][C::COLUMNS];
     auto add = [&](int half) {
-        if (part == 0 && half == 0) w.turn.wait(block);
+        if (!EARLY && part == 0 && half == 0) w.turn.wait(block);
         if constexpr (LIFTED)
             DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
         if (EXACT) cdna_settle();
@@ -253,6 +257,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     /* dK += dS^T Q of the last 16 rows; dQ += dS K of all */
     mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
     CDNA_FENCE();
+    if (EARLY && part == 0) w.turn.wait(block);
     /* loads come before the additions, so that no step waits for its own */
     w.queries.fetch(w.ahead);
     if constexpr (cdna_biased(C::MODE))

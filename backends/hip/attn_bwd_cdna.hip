@@ -64,7 +64,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 /* Two waves of a SIMD have no registers left for turns. */
 #define CDNA_HIDDEN_2(id, type, T, hd)                                                                                 \
     CDNA_IN(hidden, CDNA_HIDDEN, id, type, T, hd) CDNA_IN(hidden_ordered, CDNA_HIDDEN_ORDERED, id, type, T, hd)
-#define CDNA_HIDDEN_1(id, type, T, hd)  CDNA_IN(hidden, CDNA_HIDDEN_ASKED, id, type, T, hd)
+#define CDNA_HIDDEN_1(id, type, T, hd)  CDNA_IN(hidden, CDNA_HIDDEN, id, type, T, hd)
 #define CDNA_HIDDEN_32(id, type, T)     CDNA_HIDDEN_2(id, type, T, 32)
 #define CDNA_HIDDEN_64(id, type, T)     CDNA_HIDDEN_2(id, type, T, 64)
 #define CDNA_HIDDEN_96(id, type, T)     CDNA_HIDDEN_1(id, type, T, 96)
@@ -72,12 +72,12 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define CDNA_HIDDEN_192(id, type, T)    CDNA_HIDDEN_1(id, type, T, 192)
 #define CDNA_HIDDEN_256(id, type, T)    CDNA_HIDDEN_1(id, type, T, 256)
 #define CDNA_WIDE_MODES(id, type, T, hd)                                                                               \
-    CDNA_IN(ordered, CDNA_ORDERED, id, type, T, hd) CDNA_HIDDEN_##hd(id, type, T) CDNA_BIASES_##hd(id, type, T)
+    CDNA_IN(ordered, CDNA_ORDERED, id, type, T, hd) CDNA_HIDDEN_##hd(id, type, T) CDNA_BIASES_##hd(id, type, T)        \
+    CDNA_IN(dropout, CDNA_DROPOUT, id, type, T, hd)
 #define CDNA_TALL_IN(mode, MODE, id, type, T, hd) CDNA(id, type, T, 1, tall_##mode, hd, STW_CDNA_TALL_V, MODE)
 #define CDNA_TALL_MODES(id, type, T, hd)          CDNA_TALL_IN(ordered, CDNA_ORDERED, id, type, T, hd)
 #define CDNA_MODES(id, type, T, hd)                                                                                    \
-    CDNA_IN(alibi, CDNA_ALIBI, id, type, T, hd) CDNA_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)                        \
-    CDNA_IN(dropout, CDNA_DROPOUT, id, type, T, hd)
+    CDNA_IN(alibi, CDNA_ALIBI, id, type, T, hd) CDNA_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)
 #define EXACT(id, type, T, hd)                                                                                         \
     __attribute__((amdgpu_waves_per_eu(1, 1))) KERNEL(stw_attn_bwd_##id##_##type##_exact, 256,                         \
                                                       (attn_cdna_exact<attn_cdna<T, hd>>(launch, dev_shared)))
@@ -85,34 +85,26 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     __attribute__((amdgpu_waves_per_eu(1, 1))) KERNEL(                                                                 \
         stw_attn_bwd_##id##_##type##_##mode##_exact, 256,                                                              \
         (attn_cdna_exact<attn_cdna<T, hd, hd, MODE>>(launch, dev_shared)))
-#define EXACT_BIASES_32(id, type, T) EXACT_IN(bias, CDNA_BIAS, id, type, T, 32)
-#define EXACT_BIASES_64(id, type, T)                                                                                   \
-    EXACT_IN(bias, CDNA_BIAS, id, type, T, 64) EXACT_IN(bytes, CDNA_BYTES, id, type, T, 64)
-#define EXACT_BIASES_96(id, type, T) EXACT_IN(bias, CDNA_BIAS, id, type, T, 96)
-#define EXACT_BIASES_128(id, type, T)                                                                                  \
-    EXACT_IN(bias, CDNA_BIAS, id, type, T, 128) EXACT_IN(bytes, CDNA_BYTES, id, type, T, 128)
 /* Kernels that know turns do all work tiles. */
-#define EXACT_HIDDEN_32(id, type, T)  EXACT_IN(hidden, CDNA_HIDDEN, id, type, T, 32)
-#define EXACT_HIDDEN_64(id, type, T)  EXACT_IN(hidden, CDNA_HIDDEN, id, type, T, 64)
-#define EXACT_HIDDEN_96(id, type, T)
-#define EXACT_HIDDEN_128(id, type, T)
-#define EXACT_MODES(id, type, T, hd)                                                                                   \
+#define EXACT_MODES_2(id, type, T, hd)                                                                                 \
     EXACT_IN(alibi, CDNA_ALIBI, id, type, T, hd) EXACT_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)                      \
-    EXACT_HIDDEN_##hd(id, type, T)                                                                                     \
-    EXACT_IN(dropout, CDNA_DROPOUT, id, type, T, hd) EXACT_BIASES_##hd(id, type, T)
-#define EXACT_WIDE_MODES(id, type, T, hd) EXACT_IN(bias, CDNA_BIAS, id, type, T, hd)
+    EXACT_IN(hidden, CDNA_HIDDEN, id, type, T, hd)
+#define EXACT_MODES_32(id, type, T) EXACT_MODES_2(id, type, T, 32)
+#define EXACT_MODES_64(id, type, T) EXACT_MODES_2(id, type, T, 64)
+#define EXACT_MODES_96(id, type, T)
+#define EXACT_MODES_128(id, type, T)
 #define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), plain, hd)                 \
     CDNA_WIDE_MODES(id, bf16, dev_bf16, hd)                                                                            \
-    EXACT(id, bf16, dev_bf16, hd) EXACT_WIDE_MODES(id, bf16, dev_bf16, hd)                                             \
+    EXACT(id, bf16, dev_bf16, hd)                                                                                      \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 #define ROW_cdna_bf16_tall(id, hd, bm, bn, stages, warps, kb)                                                          \
     ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, 1, tall, hd, STW_CDNA_TALL_V)            \
     CDNA_TALL_MODES(id, bf16, dev_bf16, hd)
 #define ROW_cdna_exact(id, hd, bm, bn, stages, warps, kb)                                                              \
-    ROW_cdna(id, hd, bm, bn, stages, warps, kb) EXACT(id, f16, dev_f16, hd) EXACT_MODES(id, f16, dev_f16, hd)          \
-    EXACT(id, bf16, dev_bf16, hd) EXACT_MODES(id, bf16, dev_bf16, hd)
+    ROW_cdna(id, hd, bm, bn, stages, warps, kb) EXACT(id, f16, dev_f16, hd) EXACT_MODES_##hd(id, f16, dev_f16)         \
+    EXACT(id, bf16, dev_bf16, hd) EXACT_MODES_##hd(id, bf16, dev_bf16)
 #define ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, (hd > 64 ? 1 : 2), plain, hd)                   \

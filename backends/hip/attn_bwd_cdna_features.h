@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
  * What CDNA's own main loop (attn_bwd_cdna.h) does for deterministic mode, ALiBi, softcap, dropout and a bias, each in
- * kernels of its own; for masks in memory: attn_bwd_cdna_hidden.h. C: attn_cdna, the shapes, with the mode. Lane l is
+ * kernels of its own, which know deterministic mode besides where they have one wave a SIMD; for masks in memory: attn_bwd_cdna_hidden.h. C: attn_cdna, the shapes, with the mode. Lane l is
  * (n, g) = (l % 16, l / 16). */
 #ifndef STW_HIP_ATTN_BWD_CDNA_FEATURES_H
 #define STW_HIP_ATTN_BWD_CDNA_FEATURES_H
 
 #include "attn_bwd_cdna_loads.h"
 
-/* What a kernel knows besides causal masks and windows; CDNA_PLAIN ones have no code of the others. Masks in memory:
- * without deterministic mode, with it alone, with it where the call asks for it. */
+/* What a kernel knows besides causal masks and windows; CDNA_PLAIN ones have no code of the others. */
 enum {
     CDNA_PLAIN,
     CDNA_ORDERED,
@@ -19,19 +18,17 @@ enum {
     CDNA_DROPOUT,
     CDNA_BIAS,
     CDNA_BYTES,
-    CDNA_HIDDEN_ORDERED,
-    CDNA_HIDDEN_ASKED
+    CDNA_HIDDEN_ORDERED
 };
 /* The one of them whose feature it has. */
-DEV_FN constexpr int cdna_feature_of(int mode) {
-    return mode == CDNA_HIDDEN_ORDERED || mode == CDNA_HIDDEN_ASKED ? CDNA_HIDDEN : mode;
-}
+DEV_FN constexpr int cdna_feature_of(int mode) { return mode == CDNA_HIDDEN_ORDERED ? CDNA_HIDDEN : mode; }
 DEV_FN constexpr bool cdna_hides(int mode) { return cdna_feature_of(mode) == CDNA_HIDDEN; }
-/* Deterministic mode in a kernel: never, where the call asks for it, always. */
+/* Deterministic mode in a kernel: never, where the call asks for it, always. Kernels of two waves a SIMD have no
+ * registers left for what one call asks for and another does not. */
 enum { CDNA_NO_TURNS, CDNA_TURNS_ASKED, CDNA_TURNS };
-DEV_FN constexpr int cdna_turns(int mode) {
+DEV_FN constexpr int cdna_turns(int mode, bool one_wave) {
     if (mode == CDNA_ORDERED || mode == CDNA_HIDDEN_ORDERED) return CDNA_TURNS;
-    return mode == CDNA_HIDDEN_ASKED ? CDNA_TURNS_ASKED : CDNA_NO_TURNS;
+    return mode != CDNA_PLAIN && one_wave ? CDNA_TURNS_ASKED : CDNA_NO_TURNS;
 }
 /* ALiBi: in kernels of its own, and in those for dropout where the call asks for it. */
 DEV_FN constexpr bool cdna_slopes(int mode) { return mode == CDNA_ALIBI || mode == CDNA_DROPOUT; }
@@ -46,7 +43,7 @@ DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode =
  * wave may pass the turn on, and no cache is written back. The acknowledgement is awaited in the next step behind most
  * of its products. Whom a key block awaits is the next one, or under masks in memory the next that they do not hide:
  * a lane of `awaited` has it of one of 64 query blocks. No turns: nothing. */
-template <class C, int TURNS = cdna_turns(C::MODE)> struct attn_cdna_turn {
+template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
     enum { ASKED = TURNS == CDNA_TURNS_ASKED, CHOOSES = cdna_hides(C::MODE) };
     typedef DEV_GLOBAL uint32_t semaphore;
     semaphore *at; /* of this step's query block */
@@ -74,7 +71,7 @@ template <class C, int TURNS = cdna_turns(C::MODE)> struct attn_cdna_turn {
     }
     /* Behind a barrier behind that: all of the workgroup. */
     DEV_METHOD void pass_on() const {
-        if (due) __hip_atomic_store(at - 1, mine, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+        if (is_asked() && due) __hip_atomic_store(at - 1, mine, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
     }
     DEV_METHOD void look() {
         if (is_asked()) seen = __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -92,7 +89,7 @@ template <class C, int TURNS = cdna_turns(C::MODE)> struct attn_cdna_turn {
         asm volatile("" ::: "memory");
     }
     DEV_METHOD void next() {
-        due = ASKED ? keeps && asked : keeps;
+        due = keeps;
         ++at;
     }
     /* Behind the last step of a head. */
@@ -212,11 +209,11 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> : attn_cdna_softcap
  * of four: a call a tile and half, a piece behind each product of S (attn_cdna_draws). Otherwise, and by the two other
  * maps, each lane makes calls of its wave's pairs before the step (CDNA_ANY), and lanes exchange bits.
  *
- * The same kernels know ALiBi or a softcap besides, in steps CDNA_ANY alone, which all are then. */
+ * The same kernels know ALiBi or a softcap besides or alone, in steps CDNA_ANY, which all are then. */
 template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C>, attn_cdna_softcap<C> {
     typedef attn_cdna_alibi<C> alibi;
     typedef attn_cdna_softcap<C> softcap;
-    bool slopes, caps;         /* there is ALiBi; a softcap */
+    bool slopes, caps, drops;  /* there is ALiBi; a softcap; dropout */
     uint32_t row, col;         /* own map: the lane's four rows of block 0, its key of tile 0                   */
     uint32_t key[2], third[2]; /* own map: of the counter, head and offset; others: the first number, 64 bits  */
     uint32_t limit;            /* own map, mem_eff: the least word that is kept; flash2: the largest byte      */
@@ -231,6 +228,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         start = cdna_shared<C>((float)(1.0 - l->p.dropout_p));
         slopes = (l->p.features & STW_FEAT_ALIBI) != 0;
         caps = (l->p.features & STW_FEAT_SOFTCAP) != 0;
+        drops = (l->p.features & STW_FEAT_DROPOUT) != 0;
         alibi::set(u, l, high);
         if (caps) softcap::set(u, l, high);
         this->doubled = cdna_scalar(this->doubled);
@@ -272,7 +270,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         limit = cdna_spread<C>(limit);
     }
     /* The calls of a lane are its own rows', and there is nothing besides. */
-    DEV_METHOD bool draws() const { return map == STW_DROPOUT_PHILOX && shift == 0 && !slopes && !caps; }
+    DEV_METHOD bool draws() const { return map == STW_DROPOUT_PHILOX && shift == 0 && drops && !slopes && !caps; }
 
     DEV_METHOD uint32_t kept_words(stw_philox_words x) const {
         uint32_t kept = 0;
@@ -339,7 +337,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         return all;
     }
     DEV_METHOD void enter_step(int block, int thread) {
-        if (map == STW_DROPOUT_PHILOX) bits = own_map(block);
+        if (!drops) bits = ~0u;
+        else if (map == STW_DROPOUT_PHILOX) bits = own_map(block);
         else bits = map == STW_DROPOUT_FLASH2 ? flash2(block, thread) : mem_eff(block, thread);
     }
 };
@@ -424,10 +423,13 @@ template <class C> struct attn_cdna_bias {
 
 /* Any of the three, asked at run time. Only steps CDNA_ANY know f32 and bytes, which all steps are then: one begins by
  * making f32 of what has come, and bytes become bits of pairs that are hidden, as masks' are (attn_cdna_feature<C,
- * CDNA_HIDDEN>). Branches in other steps made clang 19 wait for the next rows. */
+ * CDNA_HIDDEN>). Branches in other steps made clang 19 wait for the next rows. So it is with dBias of the operands'
+ * type, where every pair has its own: a lane stores dS of its own scores. */
 template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     int element;
     uint32_t bits;
+    char *gradient; /* dBias of the head, from the work tile's first key on; null: not wanted */
+    int rows, cols; /* of it: queries and keys in use                                         */
 
     DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
         element = l->p.bias_dtype == STW_U8 ? 1 : l->p.bias_dtype == STW_F32 ? 4 : 2;
@@ -435,6 +437,31 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     }
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
         attn_cdna_bias<C>::enter_head(element, u, l, h, first, thread);
+        const int64_t j0 = dev_uniform(u.j0);
+        rows = (int)dev_uniform(u.seq.q.used);
+        cols = (int)(dev_uniform(u.seq.kv.used) - j0);
+        gradient = l->bias_direct ? (char *)l->p.dbias.data + 2 * (dev_uniform(u.b) * l->p.dbias.batch +
+                                                                   h * l->p.dbias.head + j0 * l->p.dbias.key)
+                                  : nullptr;
+    }
+    /* dS of 16 queries: Scores, attn_cdna_scores; LIFTED: times to_sums 2^10 it is without its factor. */
+    template <bool LIFTED, class Scores>
+    DEV_METHOD void store_gradient(const Scores &t, float to_sums, int block, int half, int thread) const {
+        if (!gradient) return;
+        cdna_launch l = cdna_launch_again();
+        const int row0 = block * C::BM + 16 * half + 4 * (thread >> 4 & 3);
+        const int key0 = C::KEYS * dev_uniform(thread >> 6) + (thread & 15);
+        const int query = 2 * (int)l->p.dbias.query, key = 2 * (int)l->p.dbias.key;
+        const cdna_buffer to = cdna_buffer_of(gradient, 0x7fffffff);
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+                const int row = row0 + r, col = key0 + 16 * i;
+                uint32_t two = t.ds16[i][r / 2];
+                if constexpr (LIFTED)
+                    two = cdna_operand(typename C::T(), t.ds[C::TILES * (r / 2) + i] * (leaf_f2)(to_sums * 0x1p10f));
+                const uint32_t at = row < rows && col < cols ? (uint32_t)(row * query + col * key) : CDNA_NOWHERE;
+                __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, at, 0, 0);
+            }
     }
     template <bool ANY> DEV_METHOD void fetch() {
         if (!ANY || element == 2) this->fetch_halves();

@@ -66,7 +66,10 @@ template <class C, bool ORDERED> DEV_FN void attn_cdna_preprocess(const stw_attn
         return;
     }
     attn_cdna_part u;
-    if (!u.set(l, dev_cta() - l.lists, smem)) return;
+    const bool any_rows = u.set(l, dev_cta() - l.lists, smem);
+    if (l.bias_direct) /* every sequence has max_seq_q rows */
+        DEV_ROLLED_FOR (int c = 0; c < C::BLOCKS; ++c) attn_zero_bias(l, u.seq, u.b, u.h, u.row0 / C::BM + c);
+    if (!any_rows) return;
     int t = (int)dev_thread(), row = t >> 3, sub = t & 7, wave = (int)dev_wave();
     int end = (int)(u.seq.q_end - u.row0), low = (int)stw_clamp_i64(u.seq.q_low - u.row0, 0, STW_CDNA_ROWS);
     int used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS), cols = (int)p.head_dim_v;

@@ -70,7 +70,7 @@ DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits :
 
 /* Whom the work tile awaits in 64 query blocks from `block` on, before `end`. */
 template <class C> DEV_FN void attn_cdna_await(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
-    if constexpr (cdna_hides(C::MODE) && cdna_turns(C::MODE) != CDNA_NO_TURNS) {
+    if constexpr (cdna_hides(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
         if (!w.turn.is_asked()) return;
         w.turn.from = block;
         const int mine = block + (w.thread() & 63);
@@ -93,7 +93,7 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     uint64_t edge = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end);
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
     if constexpr (C::MODE == CDNA_DROPOUT) any |= w.feature.draws() ? 0 : ~UINT64_C(0);
-    if constexpr (C::MODE == CDNA_BIAS) any |= w.feature.element == 2 ? 0 : ~UINT64_C(0);
+    if constexpr (C::MODE == CDNA_BIAS) any |= w.feature.element == 2 && !w.feature.gradient ? 0 : ~UINT64_C(0);
     if constexpr (cdna_hides(C::MODE))
         any |= __builtin_amdgcn_ballot_w64(attn_cdna_hidden_of<C>(w.feature, u, mine).some);
     attn_cdna_await(w, u, block, end);
@@ -204,7 +204,7 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
     attn_cdna_enter<attn_lifts<typename C::T>::yes && !EXACT>(w, u, h, first, end);
     int block = first;
     if constexpr (EXACT) {
-        if constexpr (cdna_hides(C::MODE) && cdna_turns(C::MODE) != CDNA_NO_TURNS) {
+        if constexpr (cdna_hides(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
             for (; block < end; ++block) {
                 if ((block - first) % 64 == 0) attn_cdna_await(w, u, block, end);
                 attn_cdna_step<CDNA_EXACT>(w, block, 0);
@@ -336,7 +336,7 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
 template <class C>
 DEV_FN void attn_cdna_leave(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, char *smem, int wave,
                             int lane) {
-    if constexpr (cdna_turns(C::MODE) != CDNA_NO_TURNS) {
+    if constexpr ((int)C::TURNS != CDNA_NO_TURNS) {
         attn_cdna_work_tile<true>(w, u, 0.0f, first, end, smem, wave, lane);
         return;
     }
@@ -357,7 +357,7 @@ DEV_FN attn_place attn_cdna_place_of(const stw_attn_launch &l, uint32_t xcds, ui
 }
 
 template <class C> DEV_FN void attn_cdna_take(attn_work_tile &u, const stw_attn_launch &l, int wave, int lane) {
-    enum { TURNS = cdna_turns(C::MODE) };
+    enum { TURNS = (int)C::TURNS };
     const uint32_t xcds = TURNS == CDNA_TURNS ? 0 : l.vectors >> STW_XCDS_SHIFT;
     if (TURNS == CDNA_TURNS || (TURNS == CDNA_TURNS_ASKED && l.vectors & STW_KEYS_DESCEND)) {
         attn_work_tile_take_now<true>(u, l, wave, lane);

@@ -9,8 +9,6 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-/* Tiles of wider heads know a bias, masks and deterministic mode alone, those of f32 causal masks and windows. */
-enum { CDNA_MODES_DIM = 128 };
 /* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most,
  * and work tiles are parts where there are more (split_of). */
 enum { CDNA_SUM_ROWS = 2048 };
@@ -94,46 +92,49 @@ static int64_t class_of_keys(const stw_attn_params *p) {
     return stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
 }
 
-/* The own kernels are of several modes, by the one thing that each knows besides causal masks and windows; those for
- * masks in memory know deterministic mode besides. `exact`: what stands behind it where products may lose subnormal
- * operands; kernels that know deterministic mode, where other work tiles wait, leave none. `dims`: the head dims that
- * it has. */
-enum { ANY_DIM, TO_64, ABOVE_64, WITH_BYTES, WITHOUT_BYTES };
+/* The own kernels are of several modes, by what each always knows besides causal masks and windows, and what it knows
+ * where the call asks for it, which kernels of one wave a SIMD have registers for. The kernel for dropout also does ALiBi or a softcap without it. `exact`: what stands
+ * behind it where products may lose subnormal operands; kernels that know deterministic mode, where other work tiles
+ * wait, leave none. The first mode that fits is taken. */
+enum { DIM_64 = 1, DIM_128 = 2, DIM_256 = 4, ANY_DIM = DIM_64 | DIM_128 | DIM_256, ABOVE_64 = DIM_128 | DIM_256 };
 typedef struct cdna_mode {
     const char *name, *exact;
-    uint32_t features, bytes; /* a bias of bytes */
-    uint32_t dims;
+    uint32_t features, asked, dims;
+    uint32_t bytes; /* it is of a bias of bytes alone, head dims 64 and 128 */
 } cdna_mode;
 #define SINGLE_PAIRS  (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
 #define MASKS         (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)
 #define DETERMINISTIC STW_FEAT_DETERMINISTIC
 
-static int has_dim(uint32_t dims, uint32_t head_dim) {
-    const int bytes = head_dim == 64 || head_dim == 128;
-    return dims == ANY_DIM || dims == (head_dim > 64 ? ABOVE_64 : TO_64) ||
-           dims == (bytes ? WITH_BYTES : WITHOUT_BYTES);
+static int has_dim(const cdna_mode *mode, uint32_t head_dim) {
+    return (mode->dims & (head_dim <= 64    ? DIM_64
+                          : head_dim <= 128 ? DIM_128
+                                            : DIM_256)) &&
+           (!mode->bytes || head_dim == 64 || head_dim == 128);
 }
 
 static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *p) {
-    static const cdna_mode modes[] = {{"plain", "exact", 0, 0, ANY_DIM},
-                                      {"ordered", NULL, DETERMINISTIC, 0, ANY_DIM},
-                                      {"alibi", "alibi_exact", STW_FEAT_ALIBI, 0, ANY_DIM},
-                                      {"softcap", "softcap_exact", STW_FEAT_SOFTCAP, 0, ANY_DIM},
-                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT, 0, ANY_DIM},
-                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT | STW_FEAT_ALIBI, 0, ANY_DIM},
-                                      {"dropout", "dropout_exact", STW_FEAT_DROPOUT | STW_FEAT_SOFTCAP, 0, ANY_DIM},
-                                      {"bias", "bias_exact", STW_FEAT_BIAS, 0, ANY_DIM},
-                                      {"bytes", "bytes_exact", STW_FEAT_BIAS, 1, WITH_BYTES},
-                                      {"bias", "bias_exact", STW_FEAT_BIAS, 1, WITHOUT_BYTES},
-                                      {"hidden", "hidden_exact", MASKS, 0, TO_64},
-                                      {"hidden_ordered", NULL, MASKS | DETERMINISTIC, 0, TO_64},
-                                      {"hidden", NULL, MASKS, 0, ABOVE_64},
-                                      {"hidden", NULL, MASKS | DETERMINISTIC, 0, ABOVE_64}};
+    enum { ALIBI = STW_FEAT_ALIBI, CAP = STW_FEAT_SOFTCAP, DROPS = STW_FEAT_DROPOUT, BIAS = STW_FEAT_BIAS };
+    static const cdna_mode modes[] = {{"plain", "exact", 0, 0, ANY_DIM, 0},
+                                      {"ordered", NULL, DETERMINISTIC, 0, ANY_DIM, 0},
+                                      {"alibi", "alibi_exact", ALIBI, 0, DIM_64, 0},
+                                      {"alibi", NULL, ALIBI, DETERMINISTIC, DIM_128, 0},
+                                      {"softcap", "softcap_exact", CAP, 0, DIM_64, 0},
+                                      {"softcap", NULL, CAP, DETERMINISTIC, DIM_128, 0},
+                                      {"dropout", NULL, ALIBI, DROPS | DETERMINISTIC, ANY_DIM, 0},
+                                      {"dropout", NULL, CAP, DROPS | DETERMINISTIC, ANY_DIM, 0},
+                                      {"dropout", NULL, DROPS, DETERMINISTIC, ANY_DIM, 0},
+                                      {"bytes", NULL, BIAS, DETERMINISTIC, ANY_DIM, 1},
+                                      {"bias", NULL, BIAS, DETERMINISTIC, ANY_DIM, 0},
+                                      {"hidden", "hidden_exact", MASKS, 0, DIM_64, 0},
+                                      {"hidden_ordered", NULL, MASKS | DETERMINISTIC, 0, DIM_64, 0},
+                                      {"hidden", NULL, MASKS, DETERMINISTIC, ABOVE_64, 0}};
     uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i)
-        if (modes[i].features == features && modes[i].bytes == bytes && has_dim(modes[i].dims, tile->head_dim))
+        if ((features & ~modes[i].asked) == modes[i].features && modes[i].bytes <= bytes &&
+            has_dim(&modes[i], tile->head_dim))
             return &modes[i];
     return NULL;
 }
@@ -146,18 +147,25 @@ static int cdna_preprocess(const stw_attn_params *p) {
            p->lse.seq >= 0 && (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
 }
 
-/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
- * and LSE as CDNA's own preprocess kernel writes it for them. */
-static const char *bias_refusal(const stw_attn_params *p) {
-    const stw_bias_param *t = &p->bias;
+/* 32-bit offsets reach all pairs of a head and those past its end. */
+static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint32_t dtype) {
     const int64_t rows = class_of_rows(p) + 256, keys = class_of_keys(p) + 256;
-    const int64_t most = INT64_C(1) << (p->bias_dtype == STW_F32 ? 29 : 30);
-    if (p->outputs & STW_OUT_DBIAS) return "dBias";
+    const int64_t most = INT64_C(1) << (dtype == STW_F32 ? 29 : 30);
+    return t->query >= 0 && t->key >= 0 && t->query < most / rows && t->key < most / keys &&
+           rows * t->query + keys * t->key < most;
+}
+
+/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
+ * and LSE as CDNA's own preprocess kernel writes it for them. They store dBias of every pair as elements of q's type. */
+static const char *bias_refusal(const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
-    if (t->query < 0 || t->key < 0 || t->query >= most / rows || t->key >= most / keys ||
-        rows * t->query + keys * t->key >= most)
-        return "rows of the bias beyond 32-bit offsets";
+    if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
+    if (p->outputs & STW_OUT_DBIAS) {
+        if (stw_attn_bias_is_summed(p)) return "dBias of a broadcast bias";
+        if (p->dbias_dtype != p->dtype) return "dBias of another type than q's";
+        if (!is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
+    }
     return cdna_preprocess(p) ? NULL : "a bias where delta is given, written or less dLSE, or with dSink";
 }
 
@@ -178,7 +186,7 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
         return p->features & STW_FEAT_DETERMINISTIC ? "deterministic mode" : NULL;
     }
-    rest.features &= ~(MASKS | (tile->head_dim > CDNA_MODES_DIM ? STW_FEAT_BIAS : SINGLE_PAIRS));
+    rest.features &= ~(MASKS | SINGLE_PAIRS);
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
     if (p->features & STW_FEAT_ALIBI_COLUMN) return "ALiBi by key, not by distance";
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
@@ -190,7 +198,6 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         return bias_refusal(p);
     }
     if (mode_of(tile, p)) return NULL;
-    if (p->features & STW_FEAT_DETERMINISTIC) return "ALiBi, softcap or dropout in deterministic mode";
     return "two of ALiBi, softcap, dropout and a mask in memory, but for dropout with ALiBi or a softcap";
 }
 
@@ -201,7 +208,6 @@ static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *
     int64_t rows = class_of_rows(p), keys = class_of_keys(p);
     if (mode_refusal(tile, p)) return mode_refusal(tile, p);
     if (!(p->outputs & STW_OUT_DQKV)) return "no dQ, dK or dV is wanted";
-    if (p->outputs & STW_OUT_DBIAS) return "dBias";
     if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
     const char *uneven = uneven_tensor(p, rows, keys);
     return uneven ? uneven : apart_refusal(p);
@@ -215,7 +221,7 @@ static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p
     if (stw_attn_masks(p)) return (stw_attn_split){1, 1};
     const stw_attn_costs bits_16 = {.tile = 3.0, .part = 5.0, .share = 0.0027},
                          f32 = {.tile = 1.0, .part = 1.4, .share = 0.0027};
-    const int one = tile->head_dim > 64 || p->dtype == STW_F32 || p->features & (STW_FEAT_DROPOUT | STW_FEAT_BIAS);
+    const int one = tile->head_dim > 64 || p->dtype == STW_F32 || mode_of(tile, p)->asked;
     const int64_t rows_most = has_long_sums(p) ? CDNA_SUM_ROWS : 0;
     return stw_attn_split_of(tile, bn, p, one ? 1 : 2, rows_most, p->dtype == STW_F32 ? &f32 : &bits_16);
 }
@@ -255,10 +261,10 @@ static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32
     out->exact = cdna_refusal(tile, p) ? NULL : mode_of(tile, p)->exact;
 }
 
-/* Kernels for head_dim_v up to STW_CDNA_TALL_V, which one tile has besides: without a bias, and without masks in
- * memory. */
+/* Kernels for head_dim_v up to STW_CDNA_TALL_V, which one tile has besides: without features of single pairs, and
+ * without masks in memory. */
 static void make_tall(const stw_variant *tile, const stw_attn_params *p, stw_attn_choice *out) {
-    if (p->head_dim_v > STW_CDNA_TALL_V || cdna_refusal(tile, p) || p->features & (MASKS | STW_FEAT_BIAS)) return;
+    if (p->head_dim_v > STW_CDNA_TALL_V || cdna_refusal(tile, p) || p->features & (MASKS | SINGLE_PAIRS)) return;
     out->mode = p->features & STW_FEAT_DETERMINISTIC ? "tall_ordered" : "tall";
 }
 

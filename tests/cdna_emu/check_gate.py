@@ -36,9 +36,11 @@ CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 334, ("g
 # rounds of 6 instructions; the third loop holds other maps' calls, and branches. A bias is loaded by elements, 24 a lane.
 CDNA_STEP_MORE = {"plain": 0, "tall": 0, "ordered": 25, "alibi": 60, "softcap": 140, "hidden": 12, "dropout": 460, "bias": 175, "bytes": 210}
 TURN_BRANCHES = 3
+# Where it is asked for at run time (dropout, a bias; above head dim 64 ALiBi and a softcap): branches, and what they add.
+ASKED_BRANCHES, ASKED_MORE = 4, 25
 # Loops of other modes that hold none but their own branch: those whose steps test all pairs hold others, too. Under masks in
 # memory where deterministic mode is asked at run time (hidden above head dim 64, hidden_ordered) none is straight.
-STRAIGHT_2 = ("dropout", "hidden", "bias")
+STRAIGHT_2 = ("hidden",)
 
 
 def notes(readelf, image):
@@ -63,9 +65,9 @@ def code(objdump, image, kernel):
     return [(name, operands, number.get(int(to, 16)) if to else None) for name, operands, _, to in found]
 
 
-def straight_loops(instructions, others=0):
+def straight_loops(instructions, others=0, all_waits=0):
     """(matrix instructions, instructions, the fewest loads and additions that a wait leaves under way) of every loop that
-    holds matrix instructions and no other branch, or so many others."""
+    holds matrix instructions and no other branch, or so many others; without so many waits for all there is."""
     loops = []
     for i, (name, _, to) in enumerate(instructions):
         if not name.startswith(("s_cbranch", "s_branch")) or to is None or to > i:
@@ -74,6 +76,8 @@ def straight_loops(instructions, others=0):
         matrix = ["mfma" in n for n in body]
         if any(matrix) and sum(n.startswith(("s_cbranch", "s_branch")) for n in body) == 1 + others:
             waits = [int(n) for _, operands, _ in instructions[to:i + 1] for n in re.findall(r"\bvmcnt\((\d+)\)", operands)]
+            for _ in range(min(all_waits, waits.count(0))):
+                waits.remove(0)
             loops.append((sum(matrix), len(body), min(waits, default=63)))
     return loops
 
@@ -114,6 +118,7 @@ def main():
             mode = name.rsplit("_", 1)[1]
             hidden = "_hidden" in name and not name.endswith("_exact")
             turns = hidden and (hd > 64 or mode == "ordered")
+            asked = mode in ("dropout", "bias", "bytes") or (hd > 64 and mode in ("alibi", "softcap"))
             tall, ordered = "_tall" in name, mode == "ordered" and not hidden
             own = mode in CDNA_STEP_MORE and loop.startswith("cdna") and (not loop.startswith("cdna_bf16") or "_bf16_" in name)
             product = bm * bn * hd // 4096 // warps
@@ -127,24 +132,33 @@ def main():
                 inline = 4 * step if arch == "gfx90a" else 0
                 if matrix != 3 * step + inline:
                     failures.append(f"{name}: {matrix} matrix instructions, a step has {step}")
+            elif own and asked:
+                exact = 4 if arch == "gfx90a" else 0  # in the same kernel, each product as four of f32
+                capped = hd * CDNA_ROWS * keys // 4096 // WAVES if mode == "dropout" else 0  # dP beside a softcap
+                loops = [loop for loop in straight_loops(instructions, ASKED_BRANCHES, 1) if loop[0] == step]
+                most = CDNA_STEP_MOST[arch, hd, "bf16" if "_bf16_" in name else "f16"] + CDNA_STEP_MORE[mode] + ASKED_MORE
+                if not loops or matrix != (3 + exact) * step + (1 + exact) * capped:
+                    failures.append(f"{name}: {matrix} matrix instructions, loops of {loops}; a step has {step}")
+                elif min(n for _, n, _ in loops) > most:
+                    failures.append(f"{name}: {loops} instructions a step, at most {most}")
+                elif min(under_way for _, _, under_way in loops) < held * hd // 64 // WAVES:
+                    failures.append(f"{name}: {loops}: a step waits for its own additions")
             elif own:
                 loops = straight_loops(instructions, TURN_BRANCHES if ordered else 0)
                 dtype = "f32" if f32 else "bf16" if "_bf16_" in name else "f16"
                 most = CDNA_STEP_MOST[arch, "tall" if tall else hd, dtype] + CDNA_STEP_MORE[mode]
                 inline = 4 * step if ordered and arch == "gfx90a" else 0 # the exact steps, each product as four of f32
-                capped = hd * CDNA_ROWS * keys // 4096 // WAVES if mode == "dropout" else 0 # dP beside a softcap
                 straight = 2 if arch == "gfx942" and "_bf16_" in name or mode in STRAIGHT_2 else 3 # else in the third, sums may be added one by one
                 if ordered:
                     loops = [found for found in loops if found[0] == step] # not that of a turn which is waited for
-                if [m for m, _, _ in loops] != [step] * straight or matrix != 3 * step + inline + capped:
+                if [m for m, _, _ in loops] != [step] * straight or matrix != 3 * step + inline:
                     failures.append(f"{name}: loops of {loops} (matrix, all, under way) instructions, {matrix} in all; a step has {step}")
                 elif min(n for _, n, _ in loops) > most:
                     failures.append(f"{name}: {loops} instructions a step, at most {most}")
                 elif not ordered and min(under_way for _, _, under_way in loops) < held * hd // 64 // WAVES:
                     failures.append(f"{name}: {loops}: a step waits for its own additions")
             elif name.endswith("_exact"):
-                capped = 4 * hd * CDNA_ROWS * keys // 4096 // WAVES if "_dropout" in name else 0
-                if matrix != (step if f32 else 4 * step + capped): # each as four of f32
+                if matrix != (step if f32 else 4 * step): # each as four of f32
                     failures.append(f"{name}: {matrix} matrix instructions")
             elif not matrix or matrix % product:
                 failures.append(f"{name}: {matrix} matrix instructions, a product has {product}")

@@ -24,6 +24,10 @@ static const char *const problems[] = {
     "attn_bwd:f16:b3h2s100x131d96:det:bias_11qk:alibi:grads_qkvb",
     "attn_bwd:bf16:b4h4k2s200x300d64:det:thd:used:causal_br:dk_f32:dv_f32",
     "attn_bwd:bf16:b2h4s129d64:det:qkv:causal_br:dropout0.2:map_flash2",
+    "attn_bwd:bf16:b1h4k2s70x600d64:det:softcap9",
+    "attn_bwd:f16:b1h2s100x600d128:det:alibi:causal_br",
+    "attn_bwd:bf16:b1h2s70x300d256:det:softcap50:dropout0.1",
+    "attn_bwd:bf16:b1h2s70x600d64:det:bias_bhqk:grads_qkvb",
     /* many key blocks of many heads: minutes on an emulator */
     "attn_bwd:bf16:b3h8k4s700x900d128:det:causal_br",
     "attn_bwd:f16:b2h9s1000x1100d64:det",

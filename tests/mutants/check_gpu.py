@@ -143,7 +143,7 @@ class Hip:
                               r"\1", image.read_text(), flags=re.M)
         if count != 3:
             raise RuntimeError(f"{image.name}: the kernels beside CDNA's own are not where they were")
-        text = re.sub(r"^#define ((?:CDNA|EXACT)_(?:(?:WIDE_|TALL_)?MODES|BIASES_\d+|HIDDEN_[12]|(?<=EXACT_)HIDDEN_\d+)\([^)]*\))((?:.*\\\n)*.*)$", lambda define: f"#define {define[1]} " + " ".join(
+        text = re.sub(r"^#define ((?:CDNA|EXACT)_(?:(?:WIDE_|TALL_)?MODES(?:_2)?|BIASES_\d+|HIDDEN_[12])\([^)]*\))((?:.*\\\n)*.*)$", lambda define: f"#define {define[1]} " + " ".join(
             re.findall(rf"(?:CDNA|EXACT)_(?:(?:TALL_)?IN\({mode}, [^)]*\)|(?:BIASES|HIDDEN)_##hd\([^)]*\))", define[2])), text, flags=re.M)
         image.write_text(text)
         kept = re.sub(rf"^STW_VARIANT\(.*, (?!({kinds})\))\w+\)\n", "", table.read_text(), flags=re.M)

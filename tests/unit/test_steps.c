@@ -92,31 +92,41 @@ static void own_kernels_of_problems(void **state) {
         {":alibi", ALL},
         {":alibi:wl9:wr3:dlse", MAIN | POSTPROCESS},
         {":alibi:alibi_col", NONE},
-        {":alibi:det", NONE},
+        {":alibi:det", ALL},
         {":alibi:softcap9", NONE},
         {":softcap9", ALL},
         {":softcap9:thd:seqs_full", ALL},
         {":softcap0.01", NONE},
         {":softcap600", NONE},
-        {":softcap9:det", NONE},
+        {":softcap9:det", ALL},
         {":dropout0.5", ALL},
         {":dropout0.5:thd:map_flash2", ALL},
         {":dropout0.5:map_mem_eff:dlse", MAIN | POSTPROCESS},
         {":dropout0.99999999:map_mem_eff", NONE},
         {":dropout0.99999999", ALL},
-        {":dropout0.5:det", NONE},
+        {":dropout0.5:det", ALL},
         {":dropout0.5:alibi", ALL},
         {":dropout0.5:softcap9", ALL},
+        {":dropout0.5:alibi:det", ALL},
+        {":dropout0.5:softcap9:det:causal_br", ALL},
+        {":alibi:softcap9:det", NONE},
+        {":intervals_from:softcap9:det", NONE},
         {":dropout0.5:bias_bhqk", NONE},
         {":bias_bhqk", ALL},
         {":bias_1hqk:thd:causal_br", ALL},
         {":biasu8_b11k", ALL},
         {":biasf32_bhqk", ALL},
         {":bias_bhqk:alibi", NONE},
-        {":bias_bhqk:det", NONE},
+        {":bias_bhqk:det", ALL},
+        {":biasu8_b11k:det", ALL},
         {":bias_bhqk:dlse", NONE},
         {":bias_bhqk:grads_qkvs:sink", NONE},
-        {":bias_bhqk:grads_qkvb", NONE},
+        {":bias_bhqk:grads_qkvb", ALL},
+        {":bias_bhqk:grads_qkvb:det:thd", ALL},
+        {":bias_bhqk:grads_qkvb:dlse", NONE},
+        {":bias_bhqk:grads_qkvb:dbias_f32", NONE},
+        {":bias_1hqk:grads_qkvb", NONE},
+        {":bias_bhqk:grads_b", NONE},
     };
     stw_variant tile = tile_called("gfx942", "gfx942_32x128_hd64");
     stw_variant narrow = tile_called("gfx942", "gfx942_32x128_hd32");
@@ -129,9 +139,10 @@ static void own_kernels_of_problems(void **state) {
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
         stw_attn_params p = params_of(text);
         if (own_steps(&tile, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&tile, &p));
-        /* gfx90a takes subnormal operands for zero: a kernel for what the main loop left alone, which in deterministic
-         * mode is nothing */
-        int leaves = rows[i].own && !(p.features & STW_FEAT_DETERMINISTIC) ? EXACT : 0;
+        /* gfx90a takes subnormal operands for zero: a kernel for what the main loop left alone, which is nothing where
+         * its kernel knows deterministic mode */
+        const uint32_t asked = STW_FEAT_DETERMINISTIC | STW_FEAT_DROPOUT | STW_FEAT_BIAS;
+        int leaves = rows[i].own && !(p.features & asked) ? EXACT : 0;
         if (own_steps(&exact, &p) != (rows[i].own | leaves)) fail_msg("exact, %s", text);
         snprintf(text, sizeof text, "attn_bwd:f16:b2h4k2s130x150d64%s", rows[i].options);
         p = params_of(text);
@@ -140,10 +151,8 @@ static void own_kernels_of_problems(void **state) {
         p = params_of(text);
         if (own_steps(&narrow, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&narrow, &p));
         if (own_steps(&between, &p) != rows[i].own) fail_msg("head dim 96, %s", text);
-        /* wider tiles know masks, a bias and deterministic mode alone */
-        const int of_wide = p.features & (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT) ? NONE : rows[i].own;
-        if (own_steps(&tall, &p) != of_wide) fail_msg("head dim 192, %s", text);
-        if (own_steps(&wide, &p) != of_wide) fail_msg("head dim 256, %s", text);
+        if (own_steps(&tall, &p) != rows[i].own) fail_msg("head dim 192, %s", text);
+        if (own_steps(&wide, &p) != rows[i].own) fail_msg("head dim 256, %s", text);
     }
 }
 
@@ -185,7 +194,36 @@ static void own_kernels_of_unequal_head_dims(void **state) {
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s:alibi", rows[i].dims);
         p = params_of(text);
         stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
-        assert_non_null(strstr(steps.step[1].entry, "_full"));
+        assert_non_null(strstr(steps.step[1].entry, "_bf16_dropout"));
+    }
+}
+
+/* What is asked at run time: one kernel for both. */
+static void own_kernels_of_features(void **state) {
+    (void)state;
+    static const struct {
+        const char *problem, *tile, *entry;
+    } rows[] = {
+        {"d64:alibi", "gfx942_32x128_hd64", "_bf16_alibi"},
+        {"d64:alibi:det", "gfx942_32x128_hd64", "_bf16_dropout"},
+        {"d64:softcap9:det", "gfx942_32x128_hd64", "_bf16_dropout"},
+        {"d64:biasu8_bhqk:det", "gfx942_32x128_hd64", "_bf16_bytes"},
+        {"d128:alibi:det", "gfx942_32x64_hd128", "_bf16_alibi"},
+        {"d128:softcap9:det", "gfx942_32x64_hd128", "_bf16_softcap"},
+        {"d96:biasu8_bhqk:det", "gfx942_32x64_hd96", "_bf16_bias"},
+        {"d192:softcap9", "gfx942_32x32_hd192", "_bf16_dropout"},
+        {"d256:alibi:det", "gfx942_32x32_hd256", "_bf16_dropout"},
+        {"d256:bias_bhqk:grads_qkvb", "gfx942_32x32_hd256", "_bf16_bias"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[80];
+        stw_attn_steps steps;
+        stw_variant tile = tile_called("gfx942", rows[i].tile);
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150%s", rows[i].problem);
+        stw_attn_params p = params_of(text);
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
+        const char *entry = steps.step[1].entry, *mode = strstr(entry, rows[i].entry);
+        if (!mode || strlen(mode) != strlen(rows[i].entry)) fail_msg("%s: %s", text, entry);
     }
 }
 
@@ -352,8 +390,7 @@ static void tiles_say_what_costs_more(void **state) {
     static const char
         one_key[] = "rows that see one key",
         wide[] = "f32 dK or dV of 16-bit inputs",
-        two[] = "two of ALiBi, softcap, dropout and a mask in memory, but for dropout with ALiBi or a softcap",
-        det_pair[] = "ALiBi, softcap or dropout in deterministic mode";
+        two[] = "two of ALiBi, softcap, dropout and a mask in memory, but for dropout with ALiBi or a softcap";
     static const struct {
         const char *options, *own, *four, *split; /* CDNA's; sm80's with kernels for single features, without */
     } rows[] = {
@@ -364,17 +401,19 @@ static void tiles_say_what_costs_more(void **state) {
         {":biasu8_bhqk", NULL, "a bias", "a bias"},
         {":biasf32_bhqk", NULL, "a bias", "a bias"},
         {":bias_bhqk:alibi", "a bias and another feature", "a bias", "a bias"},
-        {":bias_bhqk:grads_qkvb", "dBias", NULL, "a bias"},
+        {":bias_bhqk:grads_qkvb", NULL, NULL, "a bias"},
+        {":bias_1hqk:grads_qkvb", "dBias of a broadcast bias", NULL, "a bias"},
+        {":bias_bhqk:grads_qkvb:dbias_f32", "dBias of another type than q's", "a bias", "a bias"},
         {":bias_bhqk:dlse", "a bias where delta is given, written or less dLSE, or with dSink", NULL, "a bias"},
         {":alibi", NULL, NULL, "ALiBi"},
         {":alibi:alibi_col", "ALiBi by key, not by distance", NULL, "ALiBi"},
-        {":alibi:det", det_pair, NULL, "ALiBi"},
+        {":alibi:det", NULL, NULL, "ALiBi"},
         {":softcap9", NULL, NULL, "softcap"},
         {":softcap0.01", "a softcap that is not from 1/64 to 512", NULL, "softcap"},
         {":softcap9:alibi", two, "ALiBi", "ALiBi"},
         {":dropout0.5", NULL, NULL, "dropout"},
         {":dropout0.5:alibi", NULL, "ALiBi", "ALiBi"},
-        {":dropout0.5:det", det_pair, NULL, "dropout"},
+        {":dropout0.5:det", NULL, NULL, "dropout"},
         {":intervals_two", NULL, NULL, "an interval mask"},
         {":blockmask:causal_br", NULL, NULL, "a block mask"},
         {":intervals_from:blockmask:thd", NULL, NULL, "an interval mask"},
@@ -520,7 +559,9 @@ static void amd_names_what_no_own_loop_takes(void **state) {
     } rows[] = {
         {"gfx942", "gfx942_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128", NULL},
         {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128", NULL},
-        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:alibi", "ALiBi"},
+        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:alibi", NULL},
+        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:alibi:alibi_col",
+         "ALiBi by key, not by distance"},
         {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d256:det", NULL},
         {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128:det", NULL},
         {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:f16:b2h4k2s130d192:det", "f16, which is multiplied as f32 here"},
@@ -534,7 +575,8 @@ static void amd_names_what_no_own_loop_takes(void **state) {
         {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d64", NULL},
         {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128", NULL},
         {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128:dropout0.1", NULL},
-        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:dropout0.1", "dropout"}};
+        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:dropout0.1", NULL},
+        {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:f16:b2h4k2s130d192:dropout0.1", "dropout"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_variant tile = tile_called(rows[i].arch, rows[i].tile);
         stw_attn_params p = params_of(rows[i].problem);
@@ -1196,6 +1238,7 @@ int main(void) {
         cmocka_unit_test(own_kernels_of_problems),
         cmocka_unit_test(a_row_alone_has_any_stride),
         cmocka_unit_test(own_kernels_of_unequal_head_dims),
+        cmocka_unit_test(own_kernels_of_features),
         cmocka_unit_test(own_kernels_want_even_tensors),
         cmocka_unit_test(bias_is_summed_where_broadcast),
         cmocka_unit_test(bias_kernels_of_types),
