@@ -23,6 +23,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/dropout_mask.h"
 
 #include "attn_bwd_cdna_parts.h"
+#include "attn_cdna_modes.h"
 
 #define KERNEL(name, threads, call)                                                                                    \
     DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch) {                                                           \
@@ -47,76 +48,57 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     ROW_full(id, hd, bm, bn, stages, warps, kb)                                                                        \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)                                           \
     BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
-/* 16-bit, kernels without extra features of CDNA's own; waves: of a SIMD. */
-#define CDNA(id, type, T, waves, mode, ...)                                                                            \
-    __attribute__((amdgpu_waves_per_eu(waves, waves)))                                                                 \
-    KERNEL(stw_attn_bwd_##id##_##type##_##mode, 256, (attn_cdna_main<attn_cdna<T, __VA_ARGS__>>(launch, dev_shared)))
-#define CDNA_IN(mode, MODE, id, type, T, hd)                                                                           \
-    CDNA(id, type, T, (hd > 64 || MODE >= CDNA_DROPOUT ? 1 : 2), mode, hd, hd, MODE)
-#define CDNA_BIASES_32(id, type, T) CDNA_IN(bias, CDNA_BIAS, id, type, T, 32)
-#define CDNA_BIASES_64(id, type, T)                                                                                    \
-    CDNA_IN(bias, CDNA_BIAS, id, type, T, 64) CDNA_IN(bytes, CDNA_BYTES, id, type, T, 64)
-#define CDNA_BIASES_96(id, type, T) CDNA_IN(bias, CDNA_BIAS, id, type, T, 96)
-#define CDNA_BIASES_128(id, type, T)                                                                                   \
-    CDNA_IN(bias, CDNA_BIAS, id, type, T, 128) CDNA_IN(bytes, CDNA_BYTES, id, type, T, 128)
-#define CDNA_BIASES_192(id, type, T) CDNA_IN(bias, CDNA_BIAS, id, type, T, 192)
-#define CDNA_BIASES_256(id, type, T) CDNA_IN(bias, CDNA_BIAS, id, type, T, 256)
-/* Two waves of a SIMD have no registers left for turns. */
-#define CDNA_HIDDEN_2(id, type, T, hd)                                                                                 \
-    CDNA_IN(hidden, CDNA_HIDDEN, id, type, T, hd) CDNA_IN(hidden_ordered, CDNA_HIDDEN_ORDERED, id, type, T, hd)
-#define CDNA_HIDDEN_1(id, type, T, hd)  CDNA_IN(hidden, CDNA_HIDDEN, id, type, T, hd)
-#define CDNA_HIDDEN_32(id, type, T)     CDNA_HIDDEN_2(id, type, T, 32)
-#define CDNA_HIDDEN_64(id, type, T)     CDNA_HIDDEN_2(id, type, T, 64)
-#define CDNA_HIDDEN_96(id, type, T)     CDNA_HIDDEN_1(id, type, T, 96)
-#define CDNA_HIDDEN_128(id, type, T)    CDNA_HIDDEN_1(id, type, T, 128)
-#define CDNA_HIDDEN_192(id, type, T)    CDNA_HIDDEN_1(id, type, T, 192)
-#define CDNA_HIDDEN_256(id, type, T)    CDNA_HIDDEN_1(id, type, T, 256)
-#define CDNA_WIDE_MODES(id, type, T, hd)                                                                               \
-    CDNA_IN(ordered, CDNA_ORDERED, id, type, T, hd) CDNA_HIDDEN_##hd(id, type, T) CDNA_BIASES_##hd(id, type, T)        \
-    CDNA_IN(dropout, CDNA_DROPOUT, id, type, T, hd)
-#define CDNA_TALL_IN(mode, MODE, id, type, T, hd) CDNA(id, type, T, 1, tall_##mode, hd, STW_CDNA_TALL_V, MODE)
-#define CDNA_TALL_MODES(id, type, T, hd)          CDNA_TALL_IN(ordered, CDNA_ORDERED, id, type, T, hd)
-#define CDNA_MODES(id, type, T, hd)                                                                                    \
-    CDNA_IN(alibi, CDNA_ALIBI, id, type, T, hd) CDNA_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)
-#define EXACT(id, type, T, hd)                                                                                         \
-    __attribute__((amdgpu_waves_per_eu(1, 1))) KERNEL(stw_attn_bwd_##id##_##type##_exact, 256,                         \
-                                                      (attn_cdna_exact<attn_cdna<T, hd>>(launch, dev_shared)))
-#define EXACT_IN(mode, MODE, id, type, T, hd)                                                                          \
-    __attribute__((amdgpu_waves_per_eu(1, 1))) KERNEL(                                                                 \
-        stw_attn_bwd_##id##_##type##_##mode##_exact, 256,                                                              \
-        (attn_cdna_exact<attn_cdna<T, hd, hd, MODE>>(launch, dev_shared)))
-/* Kernels that know turns do all work tiles. */
-#define EXACT_MODES_2(id, type, T, hd)                                                                                 \
-    EXACT_IN(alibi, CDNA_ALIBI, id, type, T, hd) EXACT_IN(softcap, CDNA_SOFTCAP, id, type, T, hd)                      \
-    EXACT_IN(hidden, CDNA_HIDDEN, id, type, T, hd)
-#define EXACT_MODES_32(id, type, T) EXACT_MODES_2(id, type, T, 32)
-#define EXACT_MODES_64(id, type, T) EXACT_MODES_2(id, type, T, 64)
-#define EXACT_MODES_96(id, type, T)
-#define EXACT_MODES_128(id, type, T)
-#define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
+/* CDNA's own loop, 16-bit; waves: of a SIMD. The shared kernels of a row come before its own. */
+#define CDNA_SHARED(id, hd, bm, bn, stages, warps, kb)                                                                 \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
-    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), plain, hd)                 \
-    CDNA_WIDE_MODES(id, bf16, dev_bf16, hd)                                                                            \
-    EXACT(id, bf16, dev_bf16, hd)                                                                                      \
+    ROW_full(id, hd, bm, bn, stages, warps, kb)
+#define CDNA_CONFIG(T, waves, ...)                                                                                     \
+    static_assert(attn_cdna<T, __VA_ARGS__>::IN_AGPRS == (waves == 1), "one wave a SIMD where AGPRS hold operands");   \
+    __attribute__((amdgpu_waves_per_eu(waves, waves)))
+#define CDNA(id, type, T, waves, mode, ...)                                                                            \
+    CDNA_CONFIG(T, waves, __VA_ARGS__)                                                                                 \
+    KERNEL(stw_attn_bwd_##id##_##type##_##mode, 256, (attn_cdna_main<attn_cdna<T, __VA_ARGS__>>(launch, dev_shared)))
+#define CDNA_EXACT(id, type, T, mode, ...)                                                                             \
+    __attribute__((amdgpu_waves_per_eu(1, 1)))                                                                         \
+    KERNEL(stw_attn_bwd_##id##_##type##_##mode, 256, (attn_cdna_exact<attn_cdna<T, __VA_ARGS__>>(launch, dev_shared)))
+/* The column of a head dim (attn_cdna_modes.h), behind `make`. */
+#define CDNA_COLUMN_32(make, d32, ...)                          make##d32
+#define CDNA_COLUMN_64(make, d32, d64, ...)                     make##d64
+#define CDNA_COLUMN_96(make, d32, d64, d96, ...)                make##d96
+#define CDNA_COLUMN_128(make, d32, d64, d96, d128, ...)         make##d128
+#define CDNA_COLUMN_192(make, d32, d64, d96, d128, d192, ...)   make##d192
+#define CDNA_COLUMN_256(make, d32, d64, d96, d128, d192, d256)  make##d256
+#define CDNA_IN(mode, MODE, d32, d64, d96, d128, d192, d256, id, type, T, hd)                                          \
+    CDNA_COLUMN_##hd(CDNA_IN_, d32, d64, d96, d128, d192, d256)(mode, MODE, id, type, T, hd)
+#define CDNA_IN_none(mode, MODE, id, type, T, hd)
+#define CDNA_IN_one(mode, MODE, id, type, T, hd) CDNA(id, type, T, 1, mode, hd, hd, MODE)
+#define CDNA_IN_two(mode, MODE, id, type, T, hd) CDNA(id, type, T, 2, mode, hd, hd, MODE)
+#define EXACT_IN(mode, MODE, d32, d64, d96, d128, d192, d256, id, type, T, hd)                                         \
+    CDNA_COLUMN_##hd(EXACT_IN_, d32, d64, d96, d128, d192, d256)(mode, MODE, id, type, T, hd)
+#define EXACT_IN_none(mode, MODE, id, type, T, hd)
+#define EXACT_IN_one(mode, MODE, id, type, T, hd)
+#define EXACT_IN_two(mode, MODE, id, type, T, hd) CDNA_EXACT(id, type, T, mode##_exact, hd, hd, MODE)
+#define CDNA_MAIN(id, type, T, hd)                                                                                     \
+    CDNA(id, type, T, (hd > 64 ? 1 : 2), plain, hd, hd, CDNA_PLAIN)                                                    \
+    CDNA(id, type, T, (hd > 64 ? 1 : 2), ordered, hd, hd, CDNA_ORDERED)                                                \
+    STW_CDNA_MODES(CDNA_IN, id, type, T, hd)
+#define CDNA_BEHIND(id, type, T, hd)                                                                                   \
+    CDNA_EXACT(id, type, T, exact, hd) STW_CDNA_MODES(EXACT_IN, id, type, T, hd)
+#define CDNA_TALL(id, type, T, hd)                                                                                     \
+    CDNA(id, type, T, 1, tall, hd, STW_CDNA_TALL_V, CDNA_PLAIN)                                                        \
+    CDNA(id, type, T, 1, tall_ordered, hd, STW_CDNA_TALL_V, CDNA_ORDERED)
+#define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
+    CDNA_SHARED(id, hd, bm, bn, stages, warps, kb) CDNA_MAIN(id, f16, dev_f16, hd) CDNA_MAIN(id, bf16, dev_bf16, hd)
+#define ROW_cdna_tall(id, hd, bm, bn, stages, warps, kb)                                                               \
+    ROW_cdna(id, hd, bm, bn, stages, warps, kb) CDNA_TALL(id, f16, dev_f16, hd) CDNA_TALL(id, bf16, dev_bf16, hd)
+#define ROW_cdna_exact(id, hd, bm, bn, stages, warps, kb)                                                              \
+    ROW_cdna(id, hd, bm, bn, stages, warps, kb) CDNA_BEHIND(id, f16, dev_f16, hd) CDNA_BEHIND(id, bf16, dev_bf16, hd)
+#define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
+    CDNA_SHARED(id, hd, bm, bn, stages, warps, kb)                                                                     \
+    CDNA_MAIN(id, bf16, dev_bf16, hd) CDNA_BEHIND(id, bf16, dev_bf16, hd)                                              \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 #define ROW_cdna_bf16_tall(id, hd, bm, bn, stages, warps, kb)                                                          \
-    ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, 1, tall, hd, STW_CDNA_TALL_V)            \
-    CDNA_TALL_MODES(id, bf16, dev_bf16, hd)
-#define ROW_cdna_exact(id, hd, bm, bn, stages, warps, kb)                                                              \
-    ROW_cdna(id, hd, bm, bn, stages, warps, kb) EXACT(id, f16, dev_f16, hd) EXACT_MODES_##hd(id, f16, dev_f16)         \
-    EXACT(id, bf16, dev_bf16, hd) EXACT_MODES_##hd(id, bf16, dev_bf16)
-#define ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb)                                                               \
-    static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
-    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, (hd > 64 ? 1 : 2), plain, hd)                   \
-    CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), plain, hd)                                                             \
-    CDNA_WIDE_MODES(id, f16, dev_f16, hd) CDNA_WIDE_MODES(id, bf16, dev_bf16, hd)
-#define ROW_cdna_tall(id, hd, bm, bn, stages, warps, kb)                                                               \
-    ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, 1, tall, hd, STW_CDNA_TALL_V)              \
-    CDNA(id, bf16, dev_bf16, 1, tall, hd, STW_CDNA_TALL_V)                                                             \
-    CDNA_TALL_MODES(id, f16, dev_f16, hd) CDNA_TALL_MODES(id, bf16, dev_bf16, hd)
-#define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
-    ROW_cdna_wide(id, hd, bm, bn, stages, warps, kb) CDNA_MODES(id, f16, dev_f16, hd)                                  \
-    CDNA_MODES(id, bf16, dev_bf16, hd)
+    ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA_TALL(id, bf16, dev_bf16, hd)
 #define ROW_cdna_f32(id, hd, bm, bn, stages, warps, kb)                                                                \
     static_assert(bm == attn_cdna_f32<hd>::BM, "both kinds of kernels have the same query blocks");                    \
     ROW_f32(id, hd, bm, bn, stages, warps, kb) __attribute__((amdgpu_waves_per_eu(1, 1)))                              \

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * The host side of CDNA's own main loop: which problems it takes and what it decides about them. Loops "cdna" to head
- * dim 128, "cdna_wide" above, "cdna_tall" of head dim 192; where the matrix unit takes subnormal operands for zero
- * "cdna_exact", "cdna_bf16" and "cdna_bf16_tall"; of f32 "cdna_f32". Kernels: attn_bwd_cdna.h. Where it does not take a
- * problem, the shared kernels of the same tile run. Pure functions. */
-#include "backends/gpu/attn_tiled.h"
+ * The host side of CDNA's own main loop: which problems it takes and what it decides about them. Loops "cdna",
+ * "cdna_tall" of head dim 192; where the matrix unit takes subnormal operands for zero "cdna_exact", "cdna_bf16" and
+ * "cdna_bf16_tall"; of f32 "cdna_f32". Kernels: attn_bwd_cdna.h. Where it does not take a problem, the shared kernels of
+ * the same tile run. Pure functions. */
+#include "attn_cdna_modes.h"
 
+#include "backends/gpu/attn_tiled.h"
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
@@ -92,50 +93,53 @@ static int64_t class_of_keys(const stw_attn_params *p) {
     return stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
 }
 
-/* The own kernels are of several modes, by what each always knows besides causal masks and windows, and what it knows
- * where the call asks for it, which kernels of one wave a SIMD have registers for. The kernel for dropout also does ALiBi or a softcap without it. `exact`: what stands
- * behind it where products may lose subnormal operands; kernels that know deterministic mode, where other work tiles
- * wait, leave none. The first mode that fits is taken. */
-enum { DIM_64 = 1, DIM_128 = 2, DIM_256 = 4, ANY_DIM = DIM_64 | DIM_128 | DIM_256, ABOVE_64 = DIM_128 | DIM_256 };
+/* Kernels of a mode, by head dim; NAME_exact stands behind those of two waves on some archs (attn_cdna_modes.h). */
+enum { WAVES_none, WAVES_one, WAVES_two }; /* of a SIMD */
+#define NUMBER(name, ...) MODE_##name,
+#define WAVES(name, MODE, d32, d64, d96, d128, d192, d256, ...)                                                        \
+    [MODE_##name] = {WAVES_##d32, WAVES_##d64, WAVES_##d96, WAVES_##d128, WAVES_##d192, WAVES_##d256},
+#define NAMES(name, ...) [MODE_##name] = {#name, #name "_exact"},
+enum { STW_CDNA_MODES(NUMBER, ) MODE_plain, MODE_ordered, MODES };
+static const uint8_t waves[MODE_plain][6] = {STW_CDNA_MODES(WAVES, )};
+static const char *const names[MODES][2] = {
+    STW_CDNA_MODES(NAMES, )[MODE_plain] = {"plain", "exact"}, [MODE_ordered] = {"ordered", NULL}};
+
+/* What a call asks of pairs or of order, and the modes that do it, in the order of preference. */
 typedef struct cdna_mode {
-    const char *name, *exact;
-    uint32_t features, asked, dims;
-    uint32_t bytes; /* it is of a bias of bytes alone, head dims 64 and 128 */
+    uint32_t always, maybe; /* features: those that each call has, those that it may have */
+    uint32_t bytes;         /* a bias of bytes alone                                      */
+    uint32_t number;
 } cdna_mode;
 #define SINGLE_PAIRS  (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
 #define MASKS         (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)
 #define DETERMINISTIC STW_FEAT_DETERMINISTIC
 
-static int has_dim(const cdna_mode *mode, uint32_t head_dim) {
-    return (mode->dims & (head_dim <= 64    ? DIM_64
-                          : head_dim <= 128 ? DIM_128
-                                            : DIM_256)) &&
-           (!mode->bytes || head_dim == 64 || head_dim == 128);
+static uint32_t waves_of(const cdna_mode *mode, uint32_t head_dim) {
+    const int column = head_dim <= 128 ? (int)head_dim / 32 - 1 : head_dim <= 192 ? 4 : 5;
+    return mode->number < MODE_plain ? waves[mode->number][column] : head_dim > 64 ? WAVES_one : WAVES_two;
 }
 
 static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *p) {
     enum { ALIBI = STW_FEAT_ALIBI, CAP = STW_FEAT_SOFTCAP, DROPS = STW_FEAT_DROPOUT, BIAS = STW_FEAT_BIAS };
-    static const cdna_mode modes[] = {{"plain", "exact", 0, 0, ANY_DIM, 0},
-                                      {"ordered", NULL, DETERMINISTIC, 0, ANY_DIM, 0},
-                                      {"alibi", "alibi_exact", ALIBI, 0, DIM_64, 0},
-                                      {"alibi", NULL, ALIBI, DETERMINISTIC, DIM_128, 0},
-                                      {"softcap", "softcap_exact", CAP, 0, DIM_64, 0},
-                                      {"softcap", NULL, CAP, DETERMINISTIC, DIM_128, 0},
-                                      {"dropout", NULL, ALIBI, DROPS | DETERMINISTIC, ANY_DIM, 0},
-                                      {"dropout", NULL, CAP, DROPS | DETERMINISTIC, ANY_DIM, 0},
-                                      {"dropout", NULL, DROPS, DETERMINISTIC, ANY_DIM, 0},
-                                      {"bytes", NULL, BIAS, DETERMINISTIC, ANY_DIM, 1},
-                                      {"bias", NULL, BIAS, DETERMINISTIC, ANY_DIM, 0},
-                                      {"hidden", "hidden_exact", MASKS, 0, DIM_64, 0},
-                                      {"hidden_ordered", NULL, MASKS | DETERMINISTIC, 0, DIM_64, 0},
-                                      {"hidden", NULL, MASKS, DETERMINISTIC, ABOVE_64, 0}};
+    static const cdna_mode modes[] = {{0, 0, 0, MODE_plain},
+                                      {DETERMINISTIC, 0, 0, MODE_ordered},
+                                      {ALIBI, DETERMINISTIC, 0, MODE_alibi},
+                                      {CAP, DETERMINISTIC, 0, MODE_softcap},
+                                      {ALIBI, DROPS | DETERMINISTIC, 0, MODE_dropout},
+                                      {CAP, DROPS | DETERMINISTIC, 0, MODE_dropout},
+                                      {DROPS, DETERMINISTIC, 0, MODE_dropout},
+                                      {BIAS, DETERMINISTIC, 1, MODE_bytes},
+                                      {BIAS, DETERMINISTIC, 0, MODE_bias},
+                                      {MASKS, DETERMINISTIC, 0, MODE_hidden},
+                                      {MASKS | DETERMINISTIC, 0, 0, MODE_hidden_ordered}};
     uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i)
-        if ((features & ~modes[i].asked) == modes[i].features && modes[i].bytes <= bytes &&
-            has_dim(&modes[i], tile->head_dim))
-            return &modes[i];
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i) {
+        const uint32_t has = waves_of(&modes[i], tile->head_dim);
+        const uint32_t maybe = modes[i].maybe & (has == WAVES_two ? ~DETERMINISTIC : ~0u);
+        if (has != WAVES_none && (features & ~maybe) == modes[i].always && modes[i].bytes <= bytes) return &modes[i];
+    }
     return NULL;
 }
 
@@ -221,7 +225,7 @@ static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p
     if (stw_attn_masks(p)) return (stw_attn_split){1, 1};
     const stw_attn_costs bits_16 = {.tile = 3.0, .part = 5.0, .share = 0.0027},
                          f32 = {.tile = 1.0, .part = 1.4, .share = 0.0027};
-    const int one = tile->head_dim > 64 || p->dtype == STW_F32 || mode_of(tile, p)->asked;
+    const int one = p->dtype == STW_F32 || waves_of(mode_of(tile, p), tile->head_dim) == WAVES_one;
     const int64_t rows_most = has_long_sums(p) ? CDNA_SUM_ROWS : 0;
     return stw_attn_split_of(tile, bn, p, one ? 1 : 2, rows_most, p->dtype == STW_F32 ? &f32 : &bits_16);
 }
@@ -242,7 +246,7 @@ static int cdna_postprocess(const stw_attn_params *p) {
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     stw_attn_tiled_plan(tile, p, wave, 0, out);
     if (cdna_refusal(tile, p)) return;
-    out->mode = mode_of(tile, p)->name;
+    out->mode = names[mode_of(tile, p)->number][0];
     out->sums_dq = 1;
     out->bn = STW_CDNA_BN(tile->head_dim);
     out->smem = STW_CDNA_SMEM(tile->head_dim);
@@ -258,7 +262,9 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
 /* A kernel behind the main loop takes the work tiles that the main loop has left alone. */
 static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan(tile, p, wave, out);
-    out->exact = cdna_refusal(tile, p) ? NULL : mode_of(tile, p)->exact;
+    if (cdna_refusal(tile, p)) return;
+    const cdna_mode *mode = mode_of(tile, p);
+    if (mode->number == MODE_plain || waves_of(mode, tile->head_dim) == WAVES_two) out->exact = names[mode->number][1];
 }
 
 /* Kernels for head_dim_v up to STW_CDNA_TALL_V, which one tile has besides: without features of single pairs, and
@@ -309,7 +315,6 @@ static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p
 
 #define CDNA .call = STW_CALL_BWD
 STW_ATTN_LOOP(cdna, CDNA, .slower = cdna_refusal, .plan = plan);
-STW_ATTN_LOOP(cdna_wide, CDNA, .slower = cdna_refusal, .plan = plan);
 STW_ATTN_LOOP(cdna_tall, CDNA, .slower = cdna_refusal, .plan = plan_tall);
 STW_ATTN_LOOP(cdna_exact, CDNA, .slower = cdna_refusal, .plan = plan_exact);
 STW_ATTN_LOOP(cdna_f32, CDNA, .f32 = 1, .slower = cdna_refusal, .plan = plan_f32);

@@ -136,16 +136,19 @@ class Hip:
         if not mutant or "attn_bwd_cdna" not in mutant["file"]:
             return None
         f32 = mutant["file"].endswith("_f32.h")
-        kinds = "cdna_f32|fwd_f32" if f32 else "cdna|cdna_wide|cdna_tall|cdna_exact|cdna_bf16|cdna_bf16_tall|fwd"
+        kinds = "cdna_f32|fwd_f32" if f32 else "cdna|cdna_tall|cdna_exact|cdna_bf16|cdna_bf16_tall|fwd"
         mode = mutant.get("mode")  # of the kernels that the bug is in; without one those that know only masks are left
         image, table = tree / "backends/hip/attn_bwd_cdna.hip", tree / f"common/tuning/attn_bwd.{self.arch}.def"
-        text, count = re.subn(r"ROW_full\([^)]*\) (CDNA\()|^STW_DBIAS_TILES_64\(BIAS_TILE\)$",
+        modes = tree / "backends/hip/attn_cdna_modes.h"
+        text, count = re.subn(r"(?s)(#define CDNA_SHARED\(.*?;) *\\\n +ROW_full\([^)]*\)|^STW_DBIAS_TILES_64\(BIAS_TILE\)$",
                               r"\1", image.read_text(), flags=re.M)
-        if count != 3:
-            raise RuntimeError(f"{image.name}: the kernels beside CDNA's own are not where they were")
-        text = re.sub(r"^#define ((?:CDNA|EXACT)_(?:(?:WIDE_|TALL_)?MODES(?:_2)?|BIASES_\d+|HIDDEN_[12])\([^)]*\))((?:.*\\\n)*.*)$", lambda define: f"#define {define[1]} " + " ".join(
-            re.findall(rf"(?:CDNA|EXACT)_(?:(?:TALL_)?IN\({mode}, [^)]*\)|(?:BIASES|HIDDEN)_##hd\([^)]*\))", define[2])), text, flags=re.M)
+        if mode != "ordered":
+            text, more = re.subn(r" *\\\n +CDNA\([^)]*, \w*ordered, [^)]*\)|CDNA\([^)]*, \([^)]*\), ordered, [^)]*\)", "", text)
+            count += more
         image.write_text(text)
+        if count != (2 if mode == "ordered" else 4):
+            raise RuntimeError(f"{image.name}: the kernels beside CDNA's own are not where they were")
+        modes.write_text(re.sub(rf"^    MODE\((?!{mode},).*?(\\?)$", r"    \1", modes.read_text(), flags=re.M))
         kept = re.sub(rf"^STW_VARIANT\(.*, (?!({kinds})\))\w+\)\n", "", table.read_text(), flags=re.M)
         names = re.findall(r"^STW_VARIANT\((\w+)", kept, re.M)
         table.write_text("".join(line for line in kept.splitlines(True) if not line.startswith("STW_RULE") or
