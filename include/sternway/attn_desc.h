@@ -219,8 +219,8 @@ typedef struct stw_attn_desc {
 
 /** Fills every stride of a descriptor whose sizes are set: contiguous [B,S,H,D]. LSE-shaped tensors are
  * [B,H,S] or [H,T]; the bias and dbias [B,H,max_seq_q,max_seq_kv]. With interval_form: intervals [B,1,Sk,bounds] or
- * [1,1,T,bounds]; with BLOCK_MASK: block_mask [B,1,blocks of rows,blocks of keys]. With HAS_DIM_STRIDES each of `dim` is
- * 1. alibi_stride_batch stays as it is.
+ * [1,1,T,bounds]; with BLOCK_MASK: block_mask [B,1,blocks of rows,blocks of keys]. With HAS_DIM_STRIDES each of `dim`
+ * is 1. alibi_stride_batch stays as it is.
  * @param desc  its sizes, flags and interval_form are read, its strides are set
  * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_bshd(stw_attn_desc *desc);
