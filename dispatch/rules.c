@@ -52,10 +52,13 @@ static stw_status parse_word(const char *word, size_t length, stw_rule *rule) {
     size_t name = strcspn(word, "<>= ");
     int fact = 0;
     while (fact < STW_FACT_COUNT && (strlen(fact_names[fact]) != name || memcmp(fact_names[fact], word, name))) ++fact;
-    if (fact == STW_FACT_COUNT)
-        return bad_word(word, length,
-                        "its key is none of dtype, op, head_dim, head_dim_v, seq_q, seq_kv, batch_heads, "
-                        "group, smem_kb, causal, packed, bias, dropout, deterministic");
+    if (fact == STW_FACT_COUNT) {
+        char known[200];
+        stw_text list = stw_text_in(known, sizeof known);
+        for (int i = 0; i < STW_FACT_COUNT; ++i)
+            stw_text_add(&list, "%s%s", i ? ", " : "its key is none of ", fact_names[i]);
+        return bad_word(word, length, known);
+    }
     const char *sign = word + name;
     size_t sign_length = sign[0] == '=' ? 1 : 2;
     if (name + sign_length >= length || (sign_length == 2 && sign[1] != '='))

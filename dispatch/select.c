@@ -93,15 +93,32 @@ static void add_rejected(const stw_rule *rule, int misfit, const char *refusal, 
     stw_text_add(why, "\n");
 }
 
+/* The rule is for some problems of its types and head dims alone. */
+static int asks_more(const stw_rule *rule) {
+    for (int fact = 0; fact < STW_FACT_COUNT; ++fact) {
+        if (fact == STW_FACT_dtype || fact == STW_FACT_op || fact == STW_FACT_head_dim || fact == STW_FACT_head_dim_v)
+            continue;
+        if (rule->low[fact] > 0 || rule->high[fact] < INT64_MAX) return 1;
+    }
+    return 0;
+}
+
 void stw_select_passed(const stw_rules *rules, const stw_facts *facts, const stw_backend_ops *ops,
                        const stw_device *device, const stw_variant *chosen, stw_text *passed) {
-    const stw_rule *last = NULL;
-    for (size_t i = 0; i < rules->count && rules->rules[i].variant != chosen; ++i)
-        if (rules->rules[i].variant->own && is_of_op(&rules->rules[i], facts)) last = &rules->rules[i];
-    if (!last || chosen->own) return;
-    int misfit = misfit_of(last, facts);
-    add_reason(misfit, misfit == STW_FACT_COUNT ? refusal_of(last->variant, facts, ops, device) : NULL, facts, passed);
-    stw_text_add(passed, ": not %s", last->variant->id);
+    const stw_rule *told = NULL;
+    int told_holds = 0;
+    for (size_t i = 0; i < rules->count && rules->rules[i].variant != chosen; ++i) {
+        const stw_rule *rule = &rules->rules[i];
+        if (!rule->variant->own || !is_of_op(rule, facts)) continue;
+        int holds = !asks_more(rule) && misfit_of(rule, facts) == STW_FACT_COUNT;
+        if (told_holds && (!holds || rule->variant->head_dim > told->variant->head_dim)) continue;
+        told = rule;
+        told_holds = holds;
+    }
+    if (!told || chosen->own) return;
+    const int misfit = misfit_of(told, facts);
+    add_reason(misfit, misfit == STW_FACT_COUNT ? refusal_of(told->variant, facts, ops, device) : NULL, facts, passed);
+    stw_text_add(passed, ": not %s", told->variant->id);
 }
 
 /* A rule from `first` on and before `end` chooses this variant for these facts. */

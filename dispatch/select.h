@@ -76,8 +76,9 @@ int64_t stw_rules_reach(const stw_rules *rules, int fact, int64_t first, int64_t
 
 stw_facts stw_facts_of(const stw_attn_work *work, const stw_device *device);
 
-/* Where the arch has variants of its own for this op, and `chosen` is another arch's: why the last of them
- * that a rule passed over is not it. Else adds nothing. */
+/* Where the arch has variants of its own for this op, and `chosen` is another arch's: why the one made for the
+ * problem's head dim is not it. That is, of those whose rules hold and ask for no more than types and head dims, the
+ * last one of the least head dim; where there is none, the last of all. Else adds nothing. */
 void stw_select_passed(const stw_rules *rules, const stw_facts *facts, const stw_backend_ops *ops,
                        const stw_device *device, const stw_variant *chosen, stw_text *passed);
 

@@ -55,8 +55,8 @@
  * deterministic mode and the other (SM90_ORDER_ASKED); so does that of dropout with f32 dK and dV.
  *
  * An f32 bias and a gradient of every pair (BIAS_MORE, one kernel for either mode): threads load their own bias in
- * phase 5, behind a prefetch in phase 4; dBias of the operands' type leaves from dS's place in phase 3. dK takes dS from
- * shared memory, for registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
+ * phase 5, behind a prefetch in phase 4; dBias, of the operands' type, leaves from dS's place in phase 3. dK takes dS
+ * from shared memory, for registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
  *
  * Interval and block masks (attn_bwd_sm90_masks.h): a work tile's steps are the query blocks that hold a visible pair,
  * which one lane finds two steps ahead and all threads read when the rows have arrived; pairs are tested only in those

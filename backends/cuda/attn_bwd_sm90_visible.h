@@ -31,7 +31,8 @@ struct sm90_visible_tile {
     DEV_METHOD int &touched() const { return k.inner_end; }
     DEV_METHOD int &next() const { return k.whole_first; }
     DEV_METHOD int &place() const { return k.whole_end; }
-    DEV_METHOD uint32_t &index() const { return k.index; } /* twice its number, and 1 if keys have rows between */
+    /* Twice its number, plus 1 where intervals hide rows between the first and the last that see a key. */
+    DEV_METHOD uint32_t &index() const { return k.index; }
 };
 
 /* The first and the last row that see a key. */
@@ -240,11 +241,11 @@ DEV_FN void sm90_list_visible(const stw_attn_launch &l) {
     if (wrong && lane == 0 && l.p.status_out) dev_global_or(l.p.status_out, STW_DATA_INTERVALS);
 }
 
-/* Otherwise, of dense keys, a kernel behind it: the key blocks of a head, those with most steps first, by powers of
- * two, since key blocks side by side meet the same rows in L2. A warp finds the place of one. The last group of heads
- * (l.heads_in_l2) goes by that, so that the last work tiles, for which multiprocessors wait, are short. A work tile
- * with half as many steps again as a CTA does for a group would be waited for if it began with one of the last groups:
- * these groups' longest come ahead of everything (sm90_visible_front). */
+/* Dense keys, additions in any order: a kernel behind it sorts the key blocks of a head, those with most steps first,
+ * by powers of two alone, since key blocks side by side meet the same rows in L2. A warp finds the place of one. The
+ * last group of heads (l.heads_in_l2) goes by that, so that the last work tiles, for which multiprocessors wait, are
+ * short. A work tile with half as many steps again as a CTA does for a group would be waited for if it began with one
+ * of the last groups: these groups' longest come ahead of everything (sm90_visible_front). */
 DEV_FN void sm90_list_longest_first(const stw_attn_launch &l) {
     const int64_t heads = l.visible_heads, number = dev_cta() * (STW_ROW_THREADS / DEV_WAVE) + dev_wave(),
                   at = stw_quotient(number, heads), b = stw_quotient(at, l.k_blocks);

@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * The host side of sm90's own main loop (loop "sm90"): which problems it takes, what it decides about them, and
- * the tensor maps (TMA descriptors) of a call. Kernels: attn_bwd_sm90.h. Every other problem goes to the shared
- * kernels. */
+ * The host side of sm90's own main loops: which problems they take, what they decide about them, and the tensor maps
+ * (TMA descriptors) of a call. Every other problem goes to the shared kernels.
+ *
+ *     loop         head_dim            kernels
+ *     sm90         to 128 ("narrow")   attn_bwd_sm90.h
+ *     sm90_wide    to 256              attn_bwd_sm90_wide.h
+ *     sm90_tall    to 192, v to 128    attn_bwd_sm90_tall.h
+ *     sm90_short   to 128              attn_bwd_sm90_short.h: all keys of a sequence in one work tile
+ *
+ * Rules are tried in the order of common/tuning/attn_bwd.sm90.def, so a problem of narrow heads that `sm90` refuses may
+ * run in a wider loop. The loops for few queries are in attn_sm90_few.c. */
 #include "backends/cuda/attn_bwd_sm90_wide_sizes.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/tensor_map.h"
@@ -39,26 +47,9 @@ static int64_t key_blocks_of_class(const stw_attn_params *p, uint32_t bn) {
     return stw_key_blocks_most(&largest, bn);
 }
 
-/* Interval and block masks: of one kernel. */
+/* Interval and block masks: the same kernels take either and both. */
 #define MASKS (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)
-
-/* Features of single scores that have kernels: one of them, or two in a kernel for either mode. */
-static const struct {
-    uint32_t feature;
-    const char *mode, *ordered;
-} feature_modes[] = {{STW_FEAT_DROPOUT | STW_FEAT_ALIBI, "dropout_alibi", "dropout_alibi"},
-                     {STW_FEAT_DROPOUT | STW_FEAT_BIAS, "dropout_bias", "dropout_bias"},
-                     {STW_FEAT_ALIBI, "alibi", "alibi_ordered"},
-                     {STW_FEAT_SOFTCAP, "softcap", "softcap_ordered"},
-                     {STW_FEAT_DROPOUT, "dropout", "dropout_ordered"},
-                     {STW_FEAT_BIAS, "bias", "bias_ordered"},
-                     {MASKS, "masks", "masks_ordered"},
-                     {0, "plain", "ordered"},
-                     {0, "outputs", "outputs_ordered"},
-                     {0, "general", "general_ordered"},
-                     {0, "bias_more", "bias_more"},
-                     {0, "dropout_outputs", "dropout_outputs"}};
-enum { OUTPUTS = 8, GENERAL = 9, BIAS_MORE = 10, DROPOUT_OUTPUTS = 11 };
+/* Features of single pairs, which have kernels of their own. */
 #define FEATURES (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_BIAS | MASKS)
 
 /* Interval and block masks: kv heads, and query heads of one, that have masks of their own. */
@@ -97,8 +88,8 @@ static const char *features_refusal(const stw_attn_params *p, uint32_t bn) {
     return NULL;
 }
 
-/* Narrow heads: a bias of f32, or a gradient of every pair, which a kernel of its own takes. */
-static int has_wide_bias(const stw_attn_params *p) {
+/* Narrow heads: a bias of f32, or a gradient of every pair, which the kernel `bias_more` takes. */
+static int wants_bias_more(const stw_attn_params *p) {
     return (p->features & STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8) ||
            (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p));
 }
@@ -109,7 +100,7 @@ static int makes_f32_dbias(const stw_attn_params *p) { return p->outputs & STW_O
 /* NULL, or what it does not. It counts bytes between two queries of f32 in 31 bits. */
 static const char *bias_refusal(const stw_attn_params *p) {
     const int64_t most = INT32_MAX / 4;
-    if (!has_wide_bias(p)) return NULL;
+    if (!wants_bias_more(p)) return NULL;
     if (makes_f32_dbias(p)) return F32_DBIAS;
     if (p->features & STW_FEAT_DROPOUT)
         return "with dropout it takes a bias of the inputs' type or bytes and sums dBias alone";
@@ -118,12 +109,30 @@ static const char *bias_refusal(const stw_attn_params *p) {
     return NULL;
 }
 
-/* `first`: OUTPUTS, GENERAL, BIAS_MORE, DROPOUT_OUTPUTS, or 0 where neither is needed. */
-static const char *mode_of(const stw_attn_params *p, size_t first) {
+/* Narrow heads: the last word of a kernel's name. `ordered`: of that for deterministic mode, the same where one kernel
+ * serves both. `parts`: work tiles are parts. */
+typedef struct kernel_mode {
+    uint32_t features;
+    const char *mode, *ordered;
+} kernel_mode;
+
+static kernel_mode mode_of(const stw_attn_params *p, int parts, int f32_keys) {
+    static const kernel_mode of_features[] = {{STW_FEAT_DROPOUT | STW_FEAT_ALIBI, "dropout_alibi", "dropout_alibi"},
+                                              {STW_FEAT_DROPOUT | STW_FEAT_BIAS, "dropout_bias", "dropout_bias"},
+                                              {STW_FEAT_ALIBI, "alibi", "alibi_ordered"},
+                                              {STW_FEAT_SOFTCAP, "softcap", "softcap_ordered"},
+                                              {STW_FEAT_DROPOUT, "dropout", "dropout_ordered"},
+                                              {STW_FEAT_BIAS, "bias", "bias_ordered"},
+                                              {MASKS, "masks", "masks_ordered"},
+                                              {0, "plain", "ordered"}};
     const uint32_t given = p->features & FEATURES, f = given & MASKS ? MASKS : given;
-    size_t i = first;
-    while (feature_modes[i].feature && feature_modes[i].feature != f) ++i;
-    return p->features & STW_FEAT_DETERMINISTIC ? feature_modes[i].ordered : feature_modes[i].mode;
+    if (parts || (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV) return (kernel_mode){0, "general", "general_ordered"};
+    if (wants_bias_more(p)) return (kernel_mode){0, "bias_more", "bias_more"};
+    if (f32_keys && f & STW_FEAT_DROPOUT) return (kernel_mode){0, "dropout_outputs", "dropout_outputs"};
+    if (f32_keys) return (kernel_mode){0, "outputs", "outputs_ordered"};
+    size_t i = 0;
+    while (of_features[i].features && of_features[i].features != f) ++i;
+    return of_features[i];
 }
 
 /* NULL, or why a loop with work tiles of `bn` keys does not take the problem: it goes to the shared kernels.
@@ -219,11 +228,8 @@ static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p
 static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes_parts, stw_attn_choice *out) {
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0, bias = (p->features & STW_FEAT_BIAS) != 0;
     stw_attn_split split = takes_parts ? split_of(tile, p) : (stw_attn_split){1, 1};
-    size_t mode = has_f32_keys(p) ? OUTPUTS : 0;
-    if (mode && p->features & STW_FEAT_DROPOUT) mode = DROPOUT_OUTPUTS;
-    if (bias && has_wide_bias(p)) mode = BIAS_MORE;
-    if ((p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV || split.heads * split.rows > 1) mode = GENERAL;
-    *out = (stw_attn_choice){.mode = mode_of(p, mode),
+    const kernel_mode mode = mode_of(p, split.heads * split.rows > 1, has_f32_keys(p));
+    *out = (stw_attn_choice){.mode = ordered ? mode.ordered : mode.mode,
                              .early = 1,
                              .bn = tile->bn,
                              .width = (tile->head_dim + 63) / 64 * 64,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Hopper's own instructions, one function each: mbarriers, tensor loads (TMA), matrix products of a warpgroup (wgmma)
- * and what orders them. Included by the main loop of attn_bwd_sm90.h alone.
+ * and what orders them. Included by Hopper's own main loops and by jagged_product_sm90.h.
  *
  * A tile in shared memory is panels of 64 columns, one behind the other. A panel's row is 128 bytes; its 16-byte
  * pieces are exchanged by the row's number modulo 8 (the 128-byte swizzle of TMA and wgmma). A panel starts at a

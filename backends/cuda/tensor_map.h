@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Descriptions of q, dout, k and v for the tensor loads of sm90's own main loop: made on the host for each
- * call, read by attn_bwd_sm90.h. The second argument of that kernel. */
+ * Descriptions of q, dout, k and v for the tensor loads of sm90's own main loops: made on the host for each call
+ * (attn_sm90.c), the second argument of these kernels. */
 #ifndef STW_CUDA_TENSOR_MAP_H
 #define STW_CUDA_TENSOR_MAP_H
 

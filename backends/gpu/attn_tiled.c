@@ -389,6 +389,71 @@ static void add_postprocess(const stw_variant *t, const stw_attn_params *p, cons
     } else name_step(steps, step, "stw_attn_bwd_postprocess%s", is_split(choice) && !finished ? "_parts" : "");
 }
 
+/* The first kernel: lists of key blocks, D and statistics of query rows, zeros. */
+static void add_preprocess(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice, uint32_t wave,
+                           const char *type, stw_attn_steps *steps) {
+    const int64_t rows = p->heads_q * stw_tiles_of_head(p, choice->preprocess ? choice->small_rows : t->bm);
+    stw_attn_step *step = add_step(steps, wave, lists_of(choice, p) + rows + 1, STW_ROW_THREADS, STW_ROW_SMEM);
+    step->without_dq = (p->features & STW_FEAT_KEPT_DQ) != 0;
+    if (choice->preprocess) {
+        step->image = image_of(t);
+        name_step(steps, step, "stw_attn_bwd_preprocess_%s_hd%u_%s", choice->preprocess, t->head_dim, type);
+    } else name_step(steps, step, "stw_attn_bwd_preprocess_%s", type);
+}
+
+/* Masks of sm90's own main loops: which query blocks each key block meets, then the order of key blocks. */
+static void add_visible(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice, uint32_t wave,
+                        stw_attn_steps *steps) {
+    const int64_t masks = key_blocks_of(choice, p) * choice->visible_heads, waves = STW_ROW_THREADS / wave;
+    stw_attn_step *step = add_step(steps, wave, stw_blocks_of(masks, waves), STW_ROW_THREADS, 0);
+    step->image = image_of(t);
+    step->early = choice->early;
+    name_step(steps, step, "stw_attn_bwd_visible_sm90");
+    int64_t numbers = visible_next_of(choice, p); /* a wave finds one, in deterministic mode 32 */
+    if (p->features & STW_FEAT_DETERMINISTIC) numbers /= 32;
+    if (!numbers) return;
+    step = add_step(steps, wave, stw_blocks_of(numbers, waves), STW_ROW_THREADS, 0);
+    step->image = image_of(t);
+    step->early = choice->early;
+    name_step(steps, step, "stw_attn_bwd_order_sm90");
+}
+
+/* A broadcast dBias. */
+static void add_dbias_reduce(const stw_variant *t, const stw_attn_params *p, uint32_t wave, const char *type,
+                             stw_attn_steps *steps) {
+    const dbias_tile *b = dbias_tile_of(t, p, wave);
+    int64_t work_tiles = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
+                         (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
+                         (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
+    uint32_t smem = b->plain ? dbias_plain_smem(b->head_dim, b->bm, b->bn, b->stages)
+                             : bwd_smem(stored_of(p, wave), b->head_dim, b->bm, b->bn, b->stages);
+    stw_attn_step *step = add_step(steps, wave, work_tiles, b->warps * wave, smem);
+    name_step(steps, step, "stw_attn_dbias_reduce_%s_%s", b->name, type);
+}
+
+/* The main loop, and behind it the kernel for what it leaves alone, if there is one. */
+static void add_main_loop(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice, uint32_t wave,
+                          const char *type, stw_attn_steps *steps) {
+    stw_attn_step *step = add_step(steps, wave, p->heads_kv * key_blocks_of(choice, p),
+                                   choice->warps * wave + choice->loaders, choice->smem);
+    step->queued = choice->queued;
+    step->image = image_of(t);
+    step->early = choice->early;
+    name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice->mode);
+    if (!choice->exact) return;
+    step = add_step(steps, wave, step->work_tiles, step->block, step->smem);
+    step->image = image_of(t);
+    name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice->exact);
+}
+
+/* A call that is one kernel. */
+static void add_whole(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice, uint32_t wave,
+                      const char *type, stw_attn_steps *steps) {
+    stw_attn_step *step = add_step(steps, wave, p->batch * p->heads_kv, t->warps * wave, choice->smem);
+    step->image = image_of(t);
+    name_step(steps, step, "stw_attn_bwd_%s_%s", t->id, type);
+}
+
 static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)params->dtype);
     stw_attn_choice choice;
@@ -396,66 +461,18 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
     choose(t, params, wave, &choice, &seen);
     const stw_attn_params *p = &seen;
     steps->split = choice.split;
-    if (p->features & STW_FEAT_FINISHED_DQ) {
-        add_postprocess(t, p, &choice, wave, steps);
-        steps->workspace = layout_of(t, &choice, p).total;
+    if (t->loop->gpu->whole && !(p->features & STW_FEAT_FINISHED_DQ)) {
+        add_whole(t, p, &choice, wave, type, steps);
         return;
     }
-    if (t->loop->gpu->whole) {
-        stw_attn_step *only = add_step(steps, wave, p->batch * p->heads_kv, t->warps * wave, choice.smem);
-        only->image = image_of(t);
-        name_step(steps, only, "stw_attn_bwd_%s_%s", t->id, type);
-        return;
-    }
-    int64_t tiles = p->heads_q * stw_tiles_of_head(p, t->bm);
-    int64_t parts = choice.small_rows ? p->heads_q * stw_tiles_of_head(p, choice.small_rows) : 0;
-    stw_attn_step *step = add_step(steps, wave, lists_of(&choice, p) + (choice.preprocess ? parts : tiles) + 1,
-                                   STW_ROW_THREADS, STW_ROW_SMEM);
-    step->without_dq = (p->features & STW_FEAT_KEPT_DQ) != 0;
-    if (choice.preprocess) {
-        step->image = image_of(t);
-        name_step(steps, step, "stw_attn_bwd_preprocess_%s_hd%u_%s", choice.preprocess, t->head_dim, type);
-    } else name_step(steps, step, "stw_attn_bwd_preprocess_%s", type);
-    if (choice.visible_heads) {
-        step = add_step(steps, wave,
-                        stw_blocks_of(key_blocks_of(&choice, p) * choice.visible_heads, STW_ROW_THREADS / wave),
-                        STW_ROW_THREADS, 0);
-        step->image = image_of(t);
-        step->early = choice.early;
-        name_step(steps, step, "stw_attn_bwd_visible_sm90");
-        int64_t numbers = visible_next_of(&choice, p); /* a wave finds one, in deterministic mode 32 */
-        if (p->features & STW_FEAT_DETERMINISTIC) numbers /= 32;
-        step = add_step(steps, wave, stw_blocks_of(numbers, STW_ROW_THREADS / wave), STW_ROW_THREADS, 0);
-        if (numbers) {
-            step->image = image_of(t);
-            step->early = choice.early;
-            name_step(steps, step, "stw_attn_bwd_order_sm90");
-        }
-    } else add_hidden_blocks(p, interval_heads(params, 1) + block_heads(params), choice.bn, wave, steps);
-    int summed = stw_attn_bias_is_summed(p);
-    if (summed) {
-        const dbias_tile *b = dbias_tile_of(t, p, wave);
-        int64_t work_tiles = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
-                             (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
-                             (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
-        uint32_t smem = b->plain ? dbias_plain_smem(b->head_dim, b->bm, b->bn, b->stages)
-                                 : bwd_smem(stored_of(p, wave), b->head_dim, b->bm, b->bn, b->stages);
-        step = add_step(steps, wave, work_tiles, b->warps * wave, smem);
-        name_step(steps, step, "stw_attn_dbias_reduce_%s_%s", b->name, type);
-    }
-    uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
-    if (p->outputs & tiled) {
-        step = add_step(steps, wave, p->heads_kv * key_blocks_of(&choice, p), choice.warps * wave + choice.loaders,
-                        choice.smem);
-        step->queued = choice.queued;
-        step->image = image_of(t);
-        step->early = choice.early;
-        name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice.mode);
-        if (choice.exact) {
-            step = add_step(steps, wave, step->work_tiles, step->block, step->smem);
-            step->image = image_of(t);
-            name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice.exact);
-        }
+    if (!(p->features & STW_FEAT_FINISHED_DQ)) {
+        const int summed = stw_attn_bias_is_summed(p);
+        add_preprocess(t, p, &choice, wave, type, steps);
+        if (choice.visible_heads) add_visible(t, p, &choice, wave, steps);
+        else add_hidden_blocks(p, interval_heads(params, 1) + block_heads(params), choice.bn, wave, steps);
+        if (summed) add_dbias_reduce(t, p, wave, type, steps);
+        if (p->outputs & (STW_OUT_DQKV | (summed ? 0u : STW_OUT_DBIAS)))
+            add_main_loop(t, p, &choice, wave, type, steps);
     }
     add_postprocess(t, p, &choice, wave, steps);
     if (!steps->unnamed) steps->workspace = layout_of(t, &choice, p).total; /* the plan's suffices for its class */
@@ -551,6 +568,75 @@ static uint32_t xcds_of(const stw_attn_choice *choice, const stw_attn_params *p)
     return p->heads_kv * key_blocks_of(choice, p) <= STW_GRID_X_HIP ? choice->xcds : 0;
 }
 
+/* What the main loop and the kernels around it share. l->p: the problem that its kernel sees. */
+static void fill_main_loop(const stw_variant *tile, const stw_attn_choice *choice, const layout *w,
+                           stw_attn_launch *l) {
+    int ordered = (l->p.features & STW_FEAT_DETERMINISTIC) != 0;
+    l->bn = choice->bn;
+    l->width = choice->width;
+    l->warps = choice->warps;
+    l->dq_rows = choice->dq_rows;
+    l->vectors = choice->vectors;
+    l->stats = (float *)w->stats;
+    l->dq = (float *)w->dq;
+    l->sink = (double *)w->sink;
+    l->dq_semaphore = ordered ? (uint32_t *)w->dq_semaphore : NULL;
+    l->unordered = ordered ? (uint32_t *)w->unordered : NULL;
+    l->tile_counter = (uint64_t *)w->tile_counter;
+    l->q_blocks = w->q_blocks;
+    l->head_parts = choice->split.heads;
+    l->row_parts = choice->split.rows;
+    l->part_sums = is_split(choice) ? (float *)w->part_sums : NULL;
+    l->part_entries = key_blocks_of(choice, &l->p);
+    l->part_cols = tile->head_dim;
+    l->key_rows = choice->key_rows;
+}
+
+/* Which work tiles there are, and in which order. */
+static void fill_work_tiles(const stw_variant *tile, const stw_attn_choice *choice, const layout *w,
+                            stw_attn_launch *l) {
+    l->lists = lists_of(choice, &l->p);
+    l->key_blocks = (void *)w->key_blocks;
+    l->k_blocks = stw_blocks_of(l->p.max_seq_kv, l->bn) * choice->split.rows;
+    l->l2_rows = l2_rows(tile, choice, &l->p);
+    l->heads_in_l2 = heads_in_l2(l->l2_rows, &l->p);
+    const uint32_t xcds = xcds_of(choice, &l->p);
+    if (xcds) {
+        l->vectors |= xcds << STW_XCDS_SHIFT;
+        while (l->p.batch * l->p.heads_kv / xcds % l->heads_in_l2) --l->heads_in_l2; /* an XCD has whole groups */
+    }
+    if (l->p.features & STW_FEAT_PACKED_KV) {
+        l->listed = (uint64_t *)w->listed;
+        l->listed_most = key_blocks_of(choice, &l->p);
+    }
+}
+
+/* Masks in memory. `params`: the call's. */
+static void fill_masks(const stw_attn_choice *choice, const stw_attn_params *params, const layout *w,
+                       stw_attn_launch *l) {
+    l->visible_blocks = (void *)w->visible_blocks;
+    l->visible_words = (void *)w->visible_words;
+    l->visible_next = visible_next_of(choice, &l->p) ? (uint16_t *)w->visible_next : NULL;
+    l->visible_heads = choice->visible_heads;
+    l->visible_rows = choice->visible_rows;
+    l->visible_length = choice->visible_length;
+    l->hidden_blocks = (stw_hidden_block *)w->hidden_blocks;
+    l->hidden_keys = (stw_hidden_rows *)w->hidden_keys;
+    l->hidden_bits = (uint32_t *)w->hidden_bits;
+    l->hidden_words = hidden_words(params);
+    l->block_heads = (uint32_t)block_heads(params);
+}
+
+/* Who makes dBias, and the tasks of a summed one. `params`: the call's. */
+static void fill_dbias(const stw_variant *tile, const stw_attn_params *params, uint32_t wave, stw_attn_launch *l) {
+    const dbias_tile *b = dbias_tile_of(tile, params, wave);
+    l->bias_direct = (params->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(params);
+    l->bias_batch = params->dbias.batch ? params->batch : 1;
+    l->bias_heads = params->dbias.head ? params->heads_q : 1;
+    l->bias_rows = params->dbias.query ? stw_blocks_of(params->max_seq_q, b->bm) : 1;
+    l->bias_keys = params->dbias.key ? stw_blocks_of(params->max_seq_kv, b->bn) : 1;
+}
+
 void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
                           stw_attn_launch *l) {
     *l = (stw_attn_launch){.p = *params};
@@ -566,57 +652,11 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
     if (call == STW_CALL_BWD) {
         stw_attn_choice choice;
         choose(tile, params, wave, &choice, &l->p);
-        layout w = layout_of(tile, &choice, &l->p);
-        const dbias_tile *b = dbias_tile_of(tile, params, wave);
-        int ordered = (params->features & STW_FEAT_DETERMINISTIC) != 0;
-        l->stats = (float *)w.stats;
-        l->dq = (float *)w.dq;
-        l->sink = (double *)w.sink;
-        l->bn = choice.bn;
-        l->width = choice.width;
-        l->warps = choice.warps;
-        l->dq_rows = choice.dq_rows;
-        l->vectors = choice.vectors;
-        l->lists = lists_of(&choice, &l->p);
-        l->key_blocks = (void *)w.key_blocks;
-        l->dq_semaphore = ordered ? (uint32_t *)w.dq_semaphore : NULL;
-        l->tile_counter = (uint64_t *)w.tile_counter;
-        l->unordered = ordered ? (uint32_t *)w.unordered : NULL;
-        l->q_blocks = w.q_blocks;
-        l->l2_rows = l2_rows(tile, &choice, &l->p);
-        l->heads_in_l2 = heads_in_l2(l->l2_rows, &l->p);
-        l->k_blocks = stw_blocks_of(params->max_seq_kv, l->bn) * choice.split.rows;
-        const uint32_t xcds = xcds_of(&choice, &l->p);
-        if (xcds) {
-            l->vectors |= xcds << STW_XCDS_SHIFT;
-            while (l->p.batch * l->p.heads_kv / xcds % l->heads_in_l2) --l->heads_in_l2; /* an XCD has whole groups */
-        }
-        if (params->features & STW_FEAT_PACKED_KV) {
-            l->listed = (uint64_t *)w.listed;
-            l->listed_most = key_blocks_of(&choice, &l->p);
-        }
-        l->head_parts = choice.split.heads;
-        l->row_parts = choice.split.rows;
-        l->part_sums = is_split(&choice) ? (float *)w.part_sums : NULL;
-        l->part_entries = key_blocks_of(&choice, &l->p);
-        l->part_cols = tile->head_dim;
-        l->key_rows = choice.key_rows;
-        l->visible_blocks = (void *)w.visible_blocks;
-        l->visible_words = (void *)w.visible_words;
-        l->visible_next = visible_next_of(&choice, &l->p) ? (uint16_t *)w.visible_next : NULL;
-        l->visible_heads = choice.visible_heads;
-        l->visible_rows = choice.visible_rows;
-        l->visible_length = choice.visible_length;
-        l->bias_direct = (params->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(params);
-        l->hidden_blocks = (stw_hidden_block *)w.hidden_blocks;
-        l->hidden_keys = (stw_hidden_rows *)w.hidden_keys;
-        l->hidden_bits = (uint32_t *)w.hidden_bits;
-        l->hidden_words = hidden_words(params);
-        l->block_heads = (uint32_t)block_heads(params);
-        l->bias_batch = params->dbias.batch ? params->batch : 1;
-        l->bias_heads = params->dbias.head ? params->heads_q : 1;
-        l->bias_rows = params->dbias.query ? stw_blocks_of(params->max_seq_q, b->bm) : 1;
-        l->bias_keys = params->dbias.key ? stw_blocks_of(params->max_seq_kv, b->bn) : 1;
+        const layout w = layout_of(tile, &choice, &l->p);
+        fill_main_loop(tile, &choice, &w, l);
+        fill_work_tiles(tile, &choice, &w, l);
+        fill_masks(&choice, params, &w, l);
+        fill_dbias(tile, params, wave, l);
     }
     if (call != STW_CALL_DROPOUT_MASK) { /* the forward has no lists: it reads the masks themselves */
         l->hidden_tiles = hidden_tiles(params, l->bn);

@@ -12,8 +12,9 @@
  *
  * Two stages: the rows of the next step are loaded under this step's products; one stage: after them. dQ sums lie in
  * the order of the registers, so that a wave's addition touches whole lines. In deterministic mode the key blocks of a
- * query block add in ascending order: a semaphore a query block (l.dq_semaphore) counts those that have added. Work
- * tiles are taken in the order of their numbers, so the one to add next has always been started. Each row of a tuning
+ * query block add in ascending order: a semaphore a query block (l.dq_semaphore) counts those that have added (kernels
+ * ATTN_ORDERED: attn_dq_turn; under masks in memory: attn_dq_ordered). Work tiles are taken in the order of their
+ * numbers, so the one to add next has always been started. Each row of a tuning
  * table becomes kernels of attn_bwd_main in backends/cuda/attn_bwd_sm80.cu and backends/hip/attn_bwd_cdna.hip. */
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_H
 #define STW_COMMON_KERNELS_ATTN_BWD_H

@@ -118,7 +118,8 @@ DEV_FN bool attn_hidden_touches(const stw_attn_launch &l, const attn_key_block &
 }
 
 /* Deterministic mode: the key block before that of u that adds to query block `block`, counted from 1; 0: there is
- * none. One wave; many key blocks at a time. All pairs of an other one are hidden: the rule of attn_hidden_jump. */
+ * none. One wave; many key blocks at a time. Key blocks between the two do not add: all of their pairs with this query
+ * block are hidden, by the rule of attn_hidden_jump. */
 template <class C>
 DEV_FN uint32_t attn_hidden_before(const stw_attn_launch &l, const attn_key_block &u, int kv_head, int h, int block,
                                    int lane) {

@@ -21,8 +21,8 @@
 /* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and sm90 take
  * them. attn_bwd_preprocess.h has -inf and 0 for rows that take part in nothing: sm90's loop multiplies them. */
 #define STW_STATS_NEGATED 0x100u
-/* Also in `vectors`: key blocks are numbered, and add, from the last to the first (sm90's own main loop in
- * deterministic mode). */
+/* Also in `vectors`: in deterministic mode key blocks are numbered, and add, from the last to the first (the main loops
+ * of sm90 and CDNA, the shared loop's kernels `ordered`). */
 #define STW_KEYS_DESCEND 0x200u
 
 /* Also there, from this bit on: XCDs of a gfx942 that get whole heads of CDNA's own main loop; 0: work tiles go to any
@@ -85,7 +85,7 @@ typedef struct stw_attn_launch {
                                 with the tile's first key, then with its last one: hidden_words each          */
     int64_t hidden_tiles, hidden_words; /* words of 32 bits                                                   */
     uint32_t interval_heads, block_heads;
-    /* Masks in sm90's own main loop (attn_bwd_sm90_visible.h). */
+    /* Masks in sm90's own main loops (attn_bwd_sm90_visible.h); of others 0. */
     void *visible_blocks;   /* a (key block, kv head with a mask of its own): which query rows see its keys     */
     void *visible_words;    /* likewise visible_rows rows of visible_length words: which query blocks meet it   */
     uint16_t *visible_next; /* deterministic: likewise, of each query block the next key block that adds to it;
@@ -175,14 +175,14 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 #define STW_SM90_SMEM(hd)                                                                                              \
     (((hd) + 63u) / 64u * 128u * (3u * 128u + 6u * STW_SM90_BM(hd)) + 2u * 256u * STW_SM90_BM(hd) +                    \
      3u * (2u * STW_SM90_BM(hd) + STW_STATS_PAD) * 4u + 128u * 8u + 96u + STW_WORK_TILE_BYTES)
-/* Its kernels of masks: bytes of what is kept of a key block and its 128 keys; of a word, which stands for 32 query
- * blocks; what ends a list of key blocks; words of a row of query blocks, at most. */
+/* Its kernels of masks: bytes of what is kept of a key block and its 128 keys, and of a word, which stands for 32 query
+ * blocks; limits, one a line. */
 #define STW_SM90_VISIBLE_BLOCK_BYTES (STW_KEY_BLOCK_BYTES + 128u * 24u)
 #define STW_SM90_VISIBLE_WORD_BYTES  16u
-#define STW_SM90_VISIBLE_NONE        0xFFFFu /* in visible_next */
-#define STW_SM90_VISIBLE_SORTED      2048    /* key blocks of a head that are sorted, at most */
-#define STW_SM90_VISIBLE_FRONT       4u      /* where they begin in visible_next, behind two words of 32 bits */
-#define STW_SM90_VISIBLE_LENGTH      (1u << 15)
+#define STW_SM90_VISIBLE_NONE        0xFFFFu    /* in visible_next: no key block follows */
+#define STW_SM90_VISIBLE_SORTED      2048       /* key blocks of a head that are sorted, at most */
+#define STW_SM90_VISIBLE_FRONT       4u         /* where they begin in visible_next, behind two words of 32 bits */
+#define STW_SM90_VISIBLE_LENGTH      (1u << 15) /* words of a row of query blocks, at most */
 #define STW_SM90_VISIBLE_GROUP       (1u << 10) /* query heads of a kv head, at most */
 /* Its loop for head_dim_qk to 192 and head_dim_v to 128: K and V of 128 keys, two stages of Q and statistics of 64
  * queries, one of dO, P and dS, dQ in f32, which queries see which key, the same things behind them. */

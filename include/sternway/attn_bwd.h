@@ -92,7 +92,7 @@ typedef struct stw_attn_args {
     void *dv;            /**< as v; see dq                                            */
     void *dbias;         /**< the bias's own shape, strides desc.dbias; see dq        */
     float *dsink;        /**< [Hq], f32. f64 problems: double                         */
-    int32_t *status_out; /**< optional: 0, or the STW_DATA_* bits of what was wrong in the values above */
+    int32_t *status_out; /**< optional, written: 0, or the STW_DATA_* bits of what was wrong in this call's arrays */
     /** CPU backend: at most so many threads work on this call, the caller's included; 1 runs it on the caller's
      * alone. 0: as many as the context has, and never more than those. 0..1024. The results do not depend
      * on it. GPU backends check and ignore it. */
@@ -119,7 +119,8 @@ typedef struct stw_attn_args {
  * @param context   where it will run
  * @param desc      the problem class; read, not kept
  * @param plan_out  the new plan, for stw_plan_destroy()
- * @return STW_OK; STW_E_INVALID names the field; STW_E_UNSUPPORTED the limit; STW_E_NO_MEMORY. */
+ * @return STW_OK; STW_E_INVALID names the field; STW_E_UNSUPPORTED the limit; STW_E_NO_MEMORY; on GPUs, where the
+ * first plan loads the image, STW_E_NO_IMAGE: the driver does not take it. */
 STW_API stw_status stw_attn_bwd_plan(stw_context *context, const stw_attn_desc *desc, stw_plan **plan_out);
 /** The same for the forward. The forward plan ignores what only the backward uses.
  * @param context,desc,plan_out as for stw_attn_bwd_plan()
@@ -167,8 +168,8 @@ STW_API stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args,
  * workspace.
  * @param plan    either kind
  * @param args    lengths, offsets and seed are read
- * @param mask    uint8 [B, Hq, max_seq_q, max_seq_kv], 1 = kept, 0 = dropped or outside the used lengths; all
- *                of it is written
+ * @param mask    contiguous uint8 [B, Hq, max_seq_q, max_seq_kv] where the context's tensors are, 1 = kept, 0 =
+ *                dropped or outside the used lengths; all of it is written
  * @param stream  as for stw_attn_bwd()
  * @return as stw_attn_bwd() */
 STW_API stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uint8_t *mask,

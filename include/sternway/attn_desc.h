@@ -136,8 +136,8 @@ typedef enum stw_deterministic {
 
 /** The shape class of a problem. One plan serves every call of its class; in a packed class every batch
  * within max_seq_*, total_* and batch. Sizes: batch, max_seq_* >= 0; heads 1..2^20, heads_q a multiple of
- * heads_kv; head_dim_* 1..256, unequal allowed; every extent < 2^31; no tensor spans 2^63 bytes,
- * and rows * heads_q stay below 2^48. */
+ * heads_kv; head_dim_* 1..256, unequal allowed; every extent < 2^31; no tensor spans 2^63 bytes. heads_q times the
+ * rows of either side (all sequences) is at most 2^48, and batch * heads_q * the larger max_seq_* at most 2^56. */
 typedef struct stw_attn_desc {
     size_t struct_size; /**< sizeof(stw_attn_desc) */
     /** Of q, k, v, out, dout; required. STW_F64 (CPU backend only) makes everything f64: gradients, bias, and
@@ -219,8 +219,9 @@ typedef struct stw_attn_desc {
 
 /** Fills every stride of a descriptor whose sizes are set: contiguous [B,S,H,D]. LSE-shaped tensors are
  * [B,H,S] or [H,T]; the bias and dbias [B,H,max_seq_q,max_seq_kv]. With interval_form: intervals [B,1,Sk,bounds] or
- * [1,1,T,bounds]; with BLOCK_MASK: block_mask [B,1,blocks of rows,blocks of keys].
- * @param desc  its sizes are read, its strides are set
+ * [1,1,T,bounds]; with BLOCK_MASK: block_mask [B,1,blocks of rows,blocks of keys]. With HAS_DIM_STRIDES each of `dim`
+ * is 1. alibi_stride_batch stays as it is.
+ * @param desc  its sizes, flags and interval_form are read, its strides are set
  * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_bshd(stw_attn_desc *desc);
 /** As stw_layout_bshd(), but [B,H,S,D].

@@ -50,7 +50,11 @@ extern "C" {
  * descriptor, INVALID is what contradicts these headers: unknown values and flags, sizes without a meaning,
  * fields against each other, outputs that overlap, spans beyond 2^63 bytes. UNSUPPORTED is what a correct call
  * of another library could ask for: an element type, a size above a limit, a negative stride. A binding may
- * fall back on the latter; the former is its defect. */
+ * fall back on the latter; the former is its defect.
+ *
+ * The calls below name the statuses that are their own. Beside these each call that takes a struct may return
+ * STW_E_UNSUPPORTED by the struct_size rule, and each call with a GPU's context STW_E_DRIVER,
+ * STW_E_DEVICE_LOST and STW_E_FORKED. */
 typedef enum stw_status {
     STW_OK = 0,            /**< done, or on its way in the stream                                     */
     STW_E_INVALID = 1,     /**< the caller's arguments contradict the documentation                   */

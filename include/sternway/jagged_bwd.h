@@ -129,7 +129,7 @@ typedef struct stw_jagged_args {
  * @param desc      the problem class; read, not kept
  * @param plan_out  the new plan
  * @return STW_OK; STW_E_INVALID names the field; STW_E_UNSUPPORTED the limit (a size, a type that the op or
- * the backend lacks); STW_E_NO_MEMORY. */
+ * the backend lacks); STW_E_NO_MEMORY; STW_E_NO_IMAGE as for stw_attn_bwd_plan(). */
 STW_API stw_status stw_jagged_bwd_plan(stw_context *context, const stw_jagged_desc *desc,
                                        stw_plan **plan_out);
 

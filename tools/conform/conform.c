@@ -58,7 +58,7 @@ static const struct argp_option options[] = {
     {"seed", 's', "N", 0, "other data for every case", 0},
     {"variant", KEY_VARIANT, "ID", 0, "one variant of the tuning table, `all` (CPU: the default) or `auto`", 0},
     {"quick", KEY_QUICK, NULL, 0, "about a quarter of the cases", 0},
-    {"long", KEY_LONG, NULL, 0, "more than 13000 cases; --list counts them", 0},
+    {"long", KEY_LONG, NULL, 0, "more than 18000 cases; --list counts them", 0},
     {"cases", 'n', "N", 0, "only N of the cases, spread over the rows", 0},
     {"list", KEY_LIST, NULL, 0, "print the rows and their number of cases", 0},
     {"problems", KEY_PROBLEMS, NULL, 0, "print the cases, `ROW PROBLEM` a line, and run none", 0},
