@@ -4,7 +4,8 @@
 them under a causal mask; of unequal head dims, given as 192x128, D is (3*192 + 2*128)/5. Counts, not timings: they say
 how much a kernel issues, not how fast it is.
 
-    python3 bench/amd_counts.py [--build build/release] [--arch gfx942 gfx90a] [--dtype bf16] [--words :det] [--markdown]"""
+    python3 bench/amd_counts.py [--build build/release] [--arch gfx942 gfx90a] [--dtype bf16] [--words :det] [--markdown]
+    python3 bench/amd_counts.py --whole --words :blockmask       instructions of the call: useful products depend on the mask"""
 import argparse
 import os
 import pathlib
@@ -34,7 +35,7 @@ def count(build, arch, problem):
         kernels = {}
         for line in path.read_text().splitlines():
             name, *numbers = line.split()
-            if not name.startswith("stw_attn_bwd"):
+            if not name.startswith(("stw_attn_bwd", "stw_attn_stage", "stw_attn_hidden")):
                 continue
             if name in kernels:
                 break
@@ -46,6 +47,15 @@ def total(counts):
     return sum(n for kind, n in counts.items() if kind != "cycles")
 
 
+def part_of(name):
+    """Copies of rows that are no whole vectors count as preprocess."""
+    if "_hidden_blocks" in name:
+        return "hidden blocks"
+    if "_preprocess" in name or "_stage" in name:
+        return "preprocess"
+    return "postprocess" if "_postprocess" in name else "main"
+
+
 def main():
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"))
@@ -54,10 +64,13 @@ def main():
     parse.add_argument("--dim", nargs="+", default=["128", "64"])
     parse.add_argument("--shape", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parse.add_argument("--words", default="", help="more words of the problem, such as :det")
+    parse.add_argument("--whole", action="store_true", help="counts of the whole call, not a useful MFMA")
     parse.add_argument("--markdown", action="store_true", help="rows of a table for docs/performance/amd.md")
     options = parse.parse_args()
     head = ["arch", "dtype", "D", "S", "VALU", "exp", "LDS", "memory", "MFMA", "scalar", "preprocess", "main", "postprocess",
             "total", "goal", "MFMA cycles"]
+    if options.whole:
+        head = ["arch", "dtype", "D", "S", "hidden blocks", "main", "total", "of it MFMA"]
     if options.markdown:
         print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
     else:
@@ -72,14 +85,19 @@ def main():
                     dim_qk, dim_v = (int(x) for x in (dim.split("x") * 2)[:2])
                     useful = (3 * dim_qk + 2 * dim_v) * length * length / 4096 * (0.5 if "causal" in shape else 1.0)
                     whole = {kind: sum(k[kind] for k in kernels.values()) / useful for kind in KINDS}
-                    of = {part: sum(total(c) for name, c in kernels.items() if part(name)) / useful
-                          for part in (lambda n: "_preprocess" in n, lambda n: "_preprocess" not in n and "_postprocess" not in n,
-                                       lambda n: "_postprocess" in n)}
-                    goal = GOALS[arch, dim][list(SHAPES).index(shape)] if dtype == "bf16" and (arch, dim) in GOALS and not options.words else None
+                    of = {part: sum(total(c) for name, c in kernels.items() if part_of(name) == part)
+                          for part in ("hidden blocks", "preprocess", "main", "postprocess")}
                     row = [arch, dtype, dim, shape]
+                    if options.whole:
+                        row += [str(n) for n in (of["hidden blocks"], of["main"], sum(of.values()),
+                                                 sum(c["matrix"] for c in kernels.values()))]
+                        print("| " + " | ".join(row) + " |" if options.markdown else " ".join(f"{c:>7s}" for c in row),
+                              flush=True)
+                        continue
+                    goal = GOALS[arch, dim][list(SHAPES).index(shape)] if dtype == "bf16" and (arch, dim) in GOALS and not options.words else None
                     row += [f"{x:.2f}" for x in (whole["vector"], whole["transcendental"], whole["lds"], whole["memory"],
                                                  whole["matrix"], whole["scalar"] + whole["constant"] + whole["control"],
-                                                 *of.values(), total(whole))]
+                                                 *(of[part] / useful for part in ("preprocess", "main", "postprocess")), total(whole))]
                     row += [f"{goal:.2f}" if goal else "", f"{whole['cycles']:.1f}"]
                     print("| " + " | ".join(row) + " |" if options.markdown else " ".join(f"{c:>7s}" for c in row),
                           flush=True)
