@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Masks in memory over ranks. Each rank has intervals and block mask of the whole problem, and a part's call gets them
- * from its first row and key on. Bounds are positions, so the part's q offset makes them its own; blocks of a block mask
- * are counted from the sequence's first row, so chunks begin at multiples of STW_MASK_BLOCK. */
+ * from its first row and key on. Bounds are positions, so the part's q offset makes them its own; blocks of a block
+ * mask are counted from the sequence's first row, so chunks begin at multiples of STW_MASK_BLOCK. */
 #include "cp.h"
 
 #include "common/attn_packed.h"
