@@ -80,6 +80,8 @@ stw_status stw_attn_check_sizes(const char *who, const stw_attn_desc *desc);
 stw_status stw_attn_check_given(const char *who, const stw_attn_desc *desc);
 /* The strides' part of it (attn_strides.c). */
 stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind);
+/* Of these those of intervals and block mask. */
+stw_status stw_attn_check_masks(const stw_attn_desc *desc, stw_plan_kind kind);
 
 /* The shape part of the parameter block; pointers null. `desc` is checked. */
 void stw_attn_params_fill(const stw_attn_desc *desc, stw_plan_kind kind, int deterministic,

@@ -161,6 +161,11 @@ static stw_status check_block_mask(const stw_attn_desc *d, stw_plan_kind kind) {
     return check_tensor(&t);
 }
 
+stw_status stw_attn_check_masks(const stw_attn_desc *desc, stw_plan_kind kind) {
+    stw_status status = check_intervals(desc, kind);
+    return status ? status : check_block_mask(desc, kind);
+}
+
 /* Sizes of workspaces and counters are products of these; none may pass 2^56, so that bytes fit easily. */
 static stw_status check_products(const stw_attn_desc *d, stw_plan_kind kind) {
     int64_t rows_q = stw_attn_is_packed(d, 0) ? d->total_q : d->batch * d->max_seq_q;
@@ -191,7 +196,6 @@ stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind)
     if (!status) status = check_dims(desc, kind);
     for (size_t i = 0; i < STW_TENSOR_ROWS && !status; ++i) status = check_row(&stw_tensor_rows[i], desc, kind);
     if (!status && stw_desc_has_bias(desc)) status = check_bias(desc, kind);
-    if (!status) status = check_intervals(desc, kind);
-    if (!status) status = check_block_mask(desc, kind);
+    if (!status) status = stw_attn_check_masks(desc, kind);
     return status;
 }

@@ -83,6 +83,7 @@ typedef struct stw_cp_seq {
     int64_t first[2]; /* the first of them in this rank's tensors; a batch has `held` rows   */
     int64_t own[2];   /* the same in this rank's shard (split > 1: more rows, fewer heads)   */
     int64_t base[2];
+    int64_t start; /* of its keys in the whole pack                                       */
 } stw_cp_seq;
 
 /* Pairs of rows [q.first, +count) and keys [k.first, +count) that see each other. */
@@ -222,6 +223,14 @@ stw_attn_strides stw_cp_own_rows(int64_t batch_rows, int64_t heads, int64_t dim)
 stw_attn_desc stw_cp_backward_desc(const stw_cp_plan *plan, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
                                    int64_t block);
 
+/* ---- masks in memory (cp_masks.c) ---- */
+
+static inline int stw_cp_has_masks(const stw_cp_plan *p) {
+    return p->attn.interval_form != STW_INTERVALS_NONE || p->attn.flags & STW_ATTN_BLOCK_MASK;
+}
+/* Strides of the whole problem's masks, and chunks of whole blocks. */
+stw_status stw_cp_masks_check(const stw_cp_plan *plan);
+
 /* ---- sums of dQ that parts share (cp_dq.c) ---- */
 
 /* Before the schedule: fills dq_sums where the problem allows it. */
@@ -302,7 +311,11 @@ stw_status stw_cp_run_begin(const stw_cp_plan *plan, stw_plan_kind kind, const c
 /* Row `row` of batch b of a sequence, in the order in which it is held; head 0. */
 char *stw_cp_at(const stw_cp_tensor *t, const stw_cp_seq *seq, int64_t b, int64_t row);
 stw_cp_tensor stw_cp_ours(char *data, stw_cp_rows_of_whom whose, int kv, int64_t heads, int64_t width, stw_dtype dtype);
-/* Positions, dropout and threads of a part's call. */
+/* A call's masks: given, and bounds in range where the backend can see them. (cp_masks.c) */
+stw_status stw_cp_masks_bind(const stw_cp_run *run);
+/* What a part's call gets of them. (cp_masks.c) */
+void stw_cp_masks_at(const stw_cp_run *run, const stw_cp_part *part, stw_attn_args *args_out);
+/* Positions, masks, dropout and threads of a part's call. */
 void stw_cp_positions(const stw_cp_run *run, const stw_cp_part *part, stw_attn_args *args_out);
 
 /* Elements, in the call's stream (cp_elements.c). `dtype`: also STW_CP_LONG_DOUBLE. */

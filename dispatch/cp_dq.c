@@ -13,7 +13,10 @@ static stw_attn_desc finish_desc(const stw_cp_plan *p, const stw_cp_seq *seq) {
     stw_attn_desc d = stw_cp_backward_desc(p, seq, seq->own[0], seq->own[1], seq->own[1]);
     d.bias_dtype = d.dbias_dtype = STW_DTYPE_NONE;
     d.bias = d.dbias = (stw_bias_strides){0};
-    d.flags &= ~(STW_ATTN_ALIBI | STW_ATTN_ALIBI_COLUMN);
+    d.flags &= ~(STW_ATTN_ALIBI | STW_ATTN_ALIBI_COLUMN | STW_ATTN_BLOCK_MASK);
+    d.interval_form = STW_INTERVALS_NONE;
+    d.intervals = (stw_interval_strides){0};
+    d.block_mask = (stw_block_mask_strides){0};
     d.softcap = 0;
     d.softcap_f64 = 0;
     d.dropout_p = 0;

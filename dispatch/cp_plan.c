@@ -64,11 +64,16 @@ static int grow_table(stw_cp_plan *p) {
 }
 
 /* Sums of dK and dV that end in 16 bits. Only those that are asked for count: parts make both. */
-static uint32_t features_of_parts(const stw_cp_plan *p) {
+static int rounds_sums(const stw_cp_plan *p) {
     const stw_attn_desc *d = &p->attn;
     if (p->kind != STW_PLAN_ATTN_BWD || stw_dtype_size(d->dtype) != 2) return 0;
     if (d->outputs & STW_OUT_DK && d->dk_dtype != d->dtype) return 0;
-    return d->outputs & STW_OUT_DV && d->dv_dtype != d->dtype ? 0 : STW_FEAT_ROUNDED_SUMS;
+    return !(d->outputs & STW_OUT_DV) || d->dv_dtype == d->dtype;
+}
+
+static uint32_t features_of_parts(const stw_cp_plan *p) {
+    const int checked = p->attn.interval_form && p->context->ops->cp_intervals;
+    return (rounds_sums(p) ? STW_FEAT_ROUNDED_SUMS : 0) | (checked ? STW_FEAT_CHECKED_INTERVALS : 0);
 }
 
 stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, uint32_t features, int32_t *engine_out) {
@@ -177,10 +182,6 @@ static stw_status check_choices(const stw_cp_plan *p) {
         return stw_fail(STW_E_UNSUPPORTED,
                         "%s: attn.dropout_map %s counts positions of one call: over ranks it is philox 0", p->call,
                         p->attn.dropout_map == STW_DROPOUT_MEM_EFF ? "mem_eff 1" : "flash2 2");
-    if (p->attn.interval_form != STW_INTERVALS_NONE || p->attn.flags & STW_ATTN_BLOCK_MASK)
-        return stw_fail(STW_E_UNSUPPORTED,
-                        "%s: attn.%s: in this version masks over ranks are causal ones and windows, or a bias of bytes",
-                        p->call, p->attn.interval_form != STW_INTERVALS_NONE ? "interval_form" : "block_mask");
     return STW_OK;
 }
 
@@ -216,6 +217,7 @@ static stw_status make_seqs(stw_cp_plan *p) {
         seq->shift = d->flags & STW_ATTN_HAS_SHIFT         ? d->diagonal_shift
                      : d->mask == STW_MASK_CAUSAL_TOP_LEFT ? 0
                                                            : seq->used[1] - seq->used[0];
+        seq->start = p->desc.cu_seqlens_kv ? p->desc.cu_seqlens_kv[s] : 0;
         int64_t diagonal = seq->shift + p->desc.q_offset - p->desc.k_offset, open = INT64_C(1) << 60;
         seq->low = d->flags & STW_ATTN_HAS_WINDOW_LEFT ? diagonal - d->window_left : -open;
         seq->high = d->flags & STW_ATTN_HAS_WINDOW_RIGHT ? diagonal + d->window_right : open;
@@ -315,6 +317,8 @@ static stw_status add_rows(stw_cp_plan *p, int64_t s, int64_t row, int64_t count
     d.flags &= STW_ATTN_HAS_SCALE | STW_ATTN_GIVEN_DELTA | STW_ATTN_DLSE | STW_ATTN_SINK | STW_ATTN_HAS_DIM_STRIDES;
     d.window_left = d.window_right = d.diagonal_shift = 0;
     d.mask = STW_MASK_NONE;
+    d.interval_form = STW_INTERVALS_NONE;
+    d.intervals = (stw_interval_strides){0};
     d.block_mask = (stw_block_mask_strides){0};
     d.flags |= STW_ATTN_BLOCK_MASK; /* one byte for all blocks */
     d.bias_dtype = d.dbias_dtype = STW_DTYPE_NONE;
@@ -486,7 +490,9 @@ static stw_status build(stw_cp_plan *p, const stw_cp_desc *desc) {
     p->desc.attn = NULL;
     p->number = stw_dtype_of_rows(p->attn.dtype);
     p->partial = p->attn.dtype == STW_F32 && p->context->ops->attn_f64 ? STW_F64 : p->number;
-    if (!(status = choose(p)) && !(status = make_seqs(p)) && !(status = check_rows(p))) status = make_schedule(p);
+    if (!(status = choose(p)) && !(status = make_seqs(p)) && !(status = check_rows(p)) &&
+        !(status = stw_cp_masks_check(p)))
+        status = make_schedule(p);
     return status;
 }
 

@@ -113,6 +113,7 @@ stw_status stw_cp_run_begin(const stw_cp_plan *p, stw_plan_kind kind, const char
     run->args.cu_seqlens_q = run->args.cu_seqlens_kv = run->args.used_q = run->args.used_kv = NULL;
     status = check_offsets(call, &run->args);
     if (!status) status = stw_attn_params_bind(&p->bound, kind, &run->args, &params);
+    if (!status) status = stw_cp_masks_bind(run);
     if (status) return status;
     size_t needed = p->at.total + p->engine_workspace;
     size_t skipped = -(uintptr_t)workspace % STW_WORKSPACE_ALIGNMENT;
@@ -134,6 +135,7 @@ stw_status stw_cp_run_begin(const stw_cp_plan *p, stw_plan_kind kind, const char
 void stw_cp_positions(const stw_cp_run *run, const stw_cp_part *part, stw_attn_args *a) {
     a->q_offset = part->q_at + run->plan->desc.q_offset;
     a->k_offset = part->k_at + run->plan->desc.k_offset;
+    stw_cp_masks_at(run, part, a);
     a->dropout_seed_ptr = run->args.dropout_seed_ptr;
     a->dropout_offset_ptr = run->args.dropout_offset_ptr;
     a->dropout_seed = run->args.dropout_seed;

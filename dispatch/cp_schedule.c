@@ -182,7 +182,7 @@ static void one_batch(stw_attn_desc *d) {
                                &d->dk, &d->dv, &d->lse, &d->dlse, &d->delta};
     if (d->batch > 1) return;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) all[i]->batch = 0;
-    d->bias.batch = d->dbias.batch = 0;
+    d->bias.batch = d->dbias.batch = d->intervals.batch = d->block_mask.batch = 0;
 }
 
 stw_attn_desc stw_cp_backward_desc(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
@@ -318,9 +318,10 @@ static int sees_all(const stw_cp_seq *seq, stw_cp_chunk q, stw_cp_chunk k) {
     return k.first + k.count - 1 - q.first <= seq->high && k.first - (q.first + q.count - 1) >= seq->low;
 }
 
-/* Nothing but the mask goes by positions. */
+/* Nothing but causal masks and windows goes by positions. */
 static int has_free_positions(const stw_cp_plan *p) {
-    return p->kind == STW_PLAN_ATTN_BWD && !(p->attn.flags & STW_ATTN_ALIBI) && !(p->attn.dropout_p > 0);
+    return p->kind == STW_PLAN_ATTN_BWD && !(p->attn.flags & STW_ATTN_ALIBI) && !(p->attn.dropout_p > 0) &&
+           !stw_cp_has_masks(p);
 }
 
 /* Whether rows of both chunks of q can be one part, as if the second began where the first ends: it sees all of the

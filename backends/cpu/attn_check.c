@@ -10,6 +10,7 @@ typedef struct check {
     const char *function;
     int32_t bits;
     stw_status status;
+    int64_t sequence; /* the number of the first one */
 } check;
 
 #define REFUSE(c, bit, ...)                                                                                            \
@@ -72,14 +73,14 @@ static void check_intervals(check *c, const stw_attn_params *p) {
                     REFUSE(
                         c, STW_DATA_INTERVALS,
                         "%s: intervals: bound %d of key %lld of sequence %lld, head %lld, is %d, accepted: 0..%lld%s",
-                        c->function, x, (long long)j, (long long)(n / heads), (long long)(n % heads), bound,
-                        (long long)most, q.offset ? "" : " (rows of the sequence)");
+                        c->function, x, (long long)j, (long long)(c->sequence + n / heads), (long long)(n % heads),
+                        bound, (long long)most, q.offset ? "" : " (rows of the sequence)");
             }
     }
 }
 
 stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p) {
-    check c = {function, 0, STW_OK};
+    check c = {function, 0, STW_OK, 0};
     check_cu_seqlens(&c, "cu_seqlens_q", p->cu_seqlens_q, p->batch, p->max_seq_q, p->total_q, "q",
                      STW_DATA_CU_SEQLENS_Q);
     check_cu_seqlens(&c, "cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->max_seq_kv, p->total_kv, "kv",
@@ -88,7 +89,14 @@ stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p) {
     check_used(&c, "used_kv", p->used_kv, p->cu_seqlens_kv, p->batch, p->max_seq_kv, STW_DATA_USED_KV);
     check_offsets(&c, "q_offsets", p->q_offsets, p->batch);
     check_offsets(&c, "k_offsets", p->k_offsets, p->batch);
-    if (!c.bits && p->features & STW_FEAT_INTERVALS) check_intervals(&c, p);
+    if (!c.bits && p->features & STW_FEAT_INTERVALS && !(p->features & STW_FEAT_CHECKED_INTERVALS))
+        check_intervals(&c, p);
     if (p->status_out) *p->status_out = c.bits;
+    return c.status;
+}
+
+stw_status stw_cpu_cp_intervals(const char *who, const stw_attn_params *params, int64_t sequence) {
+    check c = {who, 0, STW_OK, sequence};
+    check_intervals(&c, params);
     return c.status;
 }

@@ -172,6 +172,7 @@ const stw_backend_ops stw_cpu_backend = {
     .cp_open = stw_cpu_cp_open,
     .cp_close = stw_cpu_cp_close,
     .cp_check = stw_cpu_cp_check,
+    .cp_intervals = stw_cpu_cp_intervals,
     .cp_cast = stw_cpu_cp_cast,
     .cp_merge = stw_cpu_cp_merge,
     .cp_order = stw_cpu_cp_order,

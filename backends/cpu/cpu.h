@@ -244,6 +244,9 @@ stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t,
 /* Refuses cu_seqlens, used lengths and offsets that are out of range; sets status_out either way. */
 stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p);
 
+/* Refuses bounds alone, of a dense problem whose sequences are numbered from `sequence` on. */
+stw_status stw_cpu_cp_intervals(const char *who, const stw_attn_params *params, int64_t sequence);
+
 stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
                             void *workspace, stw_stream stream, uint32_t cpu_threads);
 stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,

@@ -22,6 +22,14 @@
  *
  *     LSE = log(exp(LSE_a) + exp(LSE_b)),  O = exp(LSE_a - LSE) * O_a + exp(LSE_b - LSE) * O_b
  *
+ * MASKS. Each rank gives args.intervals and args.block_mask of the whole problem, the same on all ranks: bounds of all
+ * keys, in the order of the sequence ([B, 1 or Hk, seq_kv, bounds], of a pack [T of the whole, bounds]), and bytes of
+ * all blocks. Set desc.attn's strides of both by hand: stw_layout_*() knows the shard's sizes alone. Bounds count with
+ * q_offset; those out of range are refused by name on the CPU, clamped on GPUs, where status_out stays 0. A block mask
+ * asks for chunks of whole blocks: rows and keys of each sequence are multiples of 256 times the shards (ring,
+ * all-gather: size; 2-D: nodes; Ulysses: any). Who works on what, and what is sent, goes by causal masks, windows and
+ * lengths alone; what intervals and blocks hide is left out within each step.
+ *
  * STREAMS. On a GPU a run call is asynchronous as stw_attn_bwd() is: it launches into the caller's stream, what is sent
  * goes to a stream of the plan's own, and events order the two, so that messages move under kernels. Nothing waits on
  * the host, and a graph capture takes the call where the transport's functions allow it. A plan's calls come one at a
@@ -122,8 +130,8 @@ typedef struct stw_cp_desc {
      * rank holds (stw_cp_shard()), batch and heads are those of the whole. The mask and its shift are those of the
      * whole: Lq and Lk are whole lengths. A bias has this rank's rows and all keys: [B,Hq,rows here,seq_kv]
      * (packed: rows and keys of a sequence), and so has its gradient; that of a bias that is broadcast over rows is
-     * the sum over the ranks, on each of them. dSink too. dropout_map: STW_DROPOUT_PHILOX. Interval and block
-     * masks are refused. Read, not kept. */
+     * the sum over the ranks, on each of them. dSink too. dropout_map: STW_DROPOUT_PHILOX. Intervals and a
+     * block mask are those of the whole problem, see MASKS. Read, not kept. */
     const stw_attn_desc *attn;
     int64_t seq_q;  /**< dense: Sq of the whole problem, 0..2^31-1; packed: 0 */
     int64_t seq_kv; /**< as seq_q, of the keys */

@@ -145,9 +145,20 @@ static void intervals(small_problem *p) {
     p->attn.interval_form = STW_INTERVALS_FROM;
     stw_layout_bshd(&p->attn);
 }
+static void unknown_form(small_problem *p) { p->attn.interval_form = (stw_attn_intervals)6; }
+static void intervals_of_a_shard(small_problem *p) {
+    p->attn.batch = 2;
+    intervals(p);
+    p->attn.intervals.batch = 3;
+}
 static void block_mask(small_problem *p) {
     p->attn.flags |= STW_ATTN_BLOCK_MASK;
     stw_layout_bshd(&p->attn);
+}
+static void blocks_of_a_shard(small_problem *p) {
+    p->attn.max_seq_q = p->attn.max_seq_kv = p->desc.seq_q = p->desc.seq_kv = 300;
+    block_mask(p);
+    p->attn.block_mask.query = 2;
 }
 static void bias_of_ulysses(small_problem *p) {
     p->attn.bias_dtype = STW_F32;
@@ -183,8 +194,9 @@ static const change changes[] = {
     {used_beyond, STW_E_INVALID, "used_kv[0] is 9, accepted: 0..8"},
     {far_offset, STW_E_INVALID, "k_offset 1099511627777 is beyond"},
     {other_map, STW_E_UNSUPPORTED, "attn.dropout_map flash2 2 counts positions of one call"},
-    {intervals, STW_E_UNSUPPORTED, "attn.interval_form: in this version masks over ranks are"},
-    {block_mask, STW_E_UNSUPPORTED, "attn.block_mask: in this version masks over ranks are"},
+    {unknown_form, STW_E_INVALID, "interval_form 6 is none of"},
+    {intervals_of_a_shard, STW_E_INVALID, "attn.intervals.batch stride 3 is below what 8 keys take"},
+    {blocks_of_a_shard, STW_E_INVALID, "attn.block_mask.query stride 2 is below what 3 blocks of keys take"},
     {bias_of_ulysses, STW_E_UNSUPPORTED, "schedule ulysses: a bias lies with the rows of its rank"},
     {unknown_node, STW_E_UNSUPPORTED, "schedule 2-D: ranks_per_node is not known"},
     {narrow_bias, STW_E_INVALID, "dbias"},
@@ -228,7 +240,9 @@ static void differ(test_rank *r) {
         }
         p.attn.total_q = p.attn.total_kv = rows;
     }
+    if (which == 11) block_mask(&p); /* chunks of 4 rows */
     if (r->rank.rank == 2) {
+        if (which == 10) intervals(&p);
         if (which == 0) p.attn.window_left = 3, p.attn.flags |= STW_ATTN_HAS_WINDOW_LEFT;
         if (which == 1) p.attn.scale = 0.5f, p.attn.flags |= STW_ATTN_HAS_SCALE;
         if (which == 2) p.desc.order = STW_CP_CONTIGUOUS;
@@ -267,10 +281,13 @@ static void ranks_hear_of_it(void **state) {
         {STW_E_INVALID, "the call (backward 1, forward 2) is 1 on rank 0 and 2 on rank 2",
          "cp_attn_fwd_plan: the call"},
         {STW_E_INVALID, "cu_seqlens_q is a list of hash ", "cu_seqlens_q is a list of hash "},
+        {STW_E_INVALID, "attn.interval_form is 0 on rank 0 and 1 on rank 2", "attn.interval_form is 0 on rank 0 and 1"},
+        {STW_E_UNSUPPORTED, "sequence 0 has 24 rows of q: with 3 shards accepted are multiples of 768",
+         "sequence 0 has 24 rows of q: with 3 shards accepted are multiples of 768"},
     };
     test_rank ranks[RANKS_MAX];
     (void)state;
-    for (int which = 0; which < 10; ++which) {
+    for (int which = 0; which < 12; ++which) {
         run_ranks(ranks, 3, 10, differ, &which, NULL);
         for (int r = 0; r < 3; ++r) {
             assert_text(ranks[r].text, r == 2 ? wanted[which].own : wanted[which].others);
@@ -286,7 +303,10 @@ static void refuse_runs(test_rank *r) {
     stw_cp_plan *plan = NULL;
     char *workspace;
     int which = *(const int *)r->user;
+    static int32_t bounds[9] = {8, 8, 8, 8, 8, 8, 9, 8, 8};
     small_fill(&p, r->rank.size);
+    if (which >= 10 && which < 13) intervals(&p);
+    if (which == 13) block_mask(&p);
     if (note(r, stw_cp_attn_bwd_plan(r->rank.cp, r->rank.context, &p.desc, &plan))) return;
     size_t size = stw_cp_plan_workspace_size(plan);
     workspace = malloc(size);
@@ -299,6 +319,8 @@ static void refuse_runs(test_rank *r) {
     if (which == 4) args.dq = args.dk;
     if (which == 5) args.dv = workspace;
     if (which == 6) args.cpu_threads = -1;
+    if (which == 11) args.intervals = (const int32_t *)(const void *)((const char *)bounds + 1);
+    if (which == 12) args.intervals = bounds;
     if (which == 7) note(r, stw_cp_attn_fwd(plan, &args, workspace, size, NULL));
     else if (which == 8) note(r, stw_cp_attn_bwd(NULL, &args, workspace, size, NULL));
     else if (which == 9) note(r, stw_cp_attn_bwd(plan, NULL, workspace, size, NULL));
@@ -314,19 +336,24 @@ static void run_refuses(void **state) {
     static const struct {
         stw_status status;
         const char *text;
-    } wanted[] = {{STW_E_INVALID, "args.dout is null"},
-                  {STW_E_INVALID, "cp_attn_bwd: args.q_offset is 8, accepted 0"},
-                  {STW_E_INVALID, "cp_attn_bwd: args.k_offsets is given"},
-                  {STW_E_WORKSPACE, "cp_attn_bwd: workspace_size 100"},
-                  {STW_E_INVALID, "args.dq and args.dk are the same memory"},
-                  {STW_E_INVALID, "args.dv"},
-                  {STW_E_INVALID, "args.cpu_threads -1"},
-                  {STW_E_INVALID, "cp_attn_fwd: the plan was made by stw_cp_attn_bwd_plan"},
-                  {STW_E_INVALID, "cp_attn_bwd: plan is null"},
-                  {STW_E_INVALID, "cp_attn_bwd: args is null"}};
+    } wanted[] = {
+        {STW_E_INVALID, "args.dout is null"},
+        {STW_E_INVALID, "cp_attn_bwd: args.q_offset is 8, accepted 0"},
+        {STW_E_INVALID, "cp_attn_bwd: args.k_offsets is given"},
+        {STW_E_WORKSPACE, "cp_attn_bwd: workspace_size 100"},
+        {STW_E_INVALID, "args.dq and args.dk are the same memory"},
+        {STW_E_INVALID, "args.dv"},
+        {STW_E_INVALID, "args.cpu_threads -1"},
+        {STW_E_INVALID, "cp_attn_fwd: the plan was made by stw_cp_attn_bwd_plan"},
+        {STW_E_INVALID, "cp_attn_bwd: plan is null"},
+        {STW_E_INVALID, "cp_attn_bwd: args is null"},
+        {STW_E_INVALID, "args.intervals is null"},
+        {STW_E_INVALID, "is not aligned to its elements of 4 bytes"},
+        {STW_E_INVALID, "cp_attn_bwd: intervals: bound 0 of key 6 of sequence 0, head 0, is 9, accepted: 0..8"},
+        {STW_E_INVALID, "args.block_mask is null"}};
     test_rank ranks[RANKS_MAX];
     (void)state;
-    for (int which = 0; which < 10; ++which) {
+    for (int which = 0; which < 14; ++which) {
         run_ranks(ranks, 1, 10, refuse_runs, &which, NULL);
         assert_text(ranks[0].text, wanted[which].text);
         assert_int_equal(ranks[0].status, wanted[which].status);

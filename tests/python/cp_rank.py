@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from sternway import masks
 from sternway.torch import context_parallel
 
 
@@ -35,6 +36,41 @@ def one(cp, dtype, heads, kv_heads, rows, causal):
     check("out", out, cp.shard(ref, 2), dtype)
     for name, a, b in zip(("dq", "dk", "dv"), got, want):
         check(name, a, cp.shard(b, 2), dtype)
+
+
+def masked(cp, dtype, batch, rows, mask, causal):
+    """A mask of the whole problem, which each rank gives, against the same pairs in float64."""
+    tensors = [whole((batch, heads, rows, 16), seed, dtype) for seed, heads in enumerate((12, 6, 6, 12))]
+    leaves = [cp.shard(t, 2).requires_grad_() for t in tensors[:3]]
+    out = cp.attention(*leaves, is_causal=causal, total_q=rows, total_k=rows, block_mask=mask)
+    got = torch.autograd.grad(out, leaves, cp.shard(tensors[3], 2))
+    pairs = torch.from_numpy(masks.sees(mask, rows, rows, causal=causal))
+    pairs = pairs.repeat_interleave(12 // pairs.shape[1], 1)
+    refs = [t.double().requires_grad_() for t in tensors[:3]]
+    ref = F.scaled_dot_product_attention(*refs, attn_mask=pairs, enable_gqa=True)
+    want = torch.autograd.grad(ref, refs, tensors[3].double())
+    check("out under a mask", out, cp.shard(ref, 2), dtype)
+    for name, a, b in zip(("dq", "dk", "dv"), got, want):
+        check(f"{name} under a mask", a, cp.shard(b, 2), dtype)
+
+
+def check_masks(cp, size):
+    ids = torch.tensor([[4] * 9 + [5] * 20 + [6] * 8, [1] * 30 + [2] * 7])
+    masked(cp, torch.float32, 2, 37, masks.documents(ids), True)
+    masked(cp, torch.bfloat16, 2, 37, masks.prefix(37, [8, 13]), False)
+    bounds = torch.tensor([[[j + 3 + h, j + 7, 0, j - 20] for j in range(37)] for h in range(6)], dtype=torch.int32).clamp(0, 37)
+    masked(cp, torch.float64, 2, 37, masks.Intervals(bounds[None], masks.IntervalForm.TWO_RANGES), False)
+    blocks = torch.eye(2 * size, dtype=torch.bool)
+    blocks[:, 0] = True  # each row sees a key
+    masked(cp, torch.float32, 1, 256 * size, masks.BlockMask(blocks[None, None]), True)
+    q = torch.zeros(1, 6, 4, 8)
+    for wrong in (masks.documents(ids), masks.BlockMask(blocks[None, None]), masks.Intervals(bounds[None].long(), 5)):
+        try:
+            cp.attention(q, q, q, block_mask=wrong)
+            sys.exit("a mask of other sizes was not refused")
+        except ValueError as error:
+            if "over ranks it is that of the whole problem" not in str(error):
+                sys.exit(f"other words: {error}")
 
 
 def program_of_the_document():
@@ -64,6 +100,8 @@ def main():
             one(cp, torch.float32, 6, 6, 37, True)
             one(cp, torch.bfloat16, 12, 6, 24, False)
             one(cp, torch.float64, 6, 6, 11, True)
+            if (order, schedule) in (("zigzag", "ring"), ("contiguous", "all-gather"), ("zigzag", "ulysses")):
+                check_masks(cp, size)
             cp.close()
     program_of_the_document()
     cp = context_parallel(timeout=30.0)

@@ -523,6 +523,80 @@ static void host_transports_are_refused_on_gpus(void **state) {
     stw_context_destroy(context);
 }
 
+/* ---- masks in memory ---- */
+
+static const struct stw_cp_strides {
+    stw_interval_strides intervals;
+    stw_block_mask_strides blocks;
+} whole_masks = {{2 * 2048 * 4, 2048 * 4, 4, 1}, {8 * 256, 256, 16, 1}}; /* of 2048 rows and keys, 8 heads on 4 */
+
+static stw_cp_plan *plan_with_masks(stw_context *context, int32_t rank, int32_t *size, stw_cp_schedule schedule,
+                                    stw_cp_order order, stw_cp **cp_out) {
+    stw_attn_desc attn = STW_INIT(stw_attn_desc);
+    stw_cp_desc desc = STW_INIT(stw_cp_desc);
+    stw_cp_plan *plan = NULL;
+    *cp_out = make_cp(rank, size);
+    attn.dtype = STW_BF16;
+    attn.batch = 2;
+    attn.heads_q = 8;
+    attn.heads_kv = 4;
+    attn.head_dim_qk = attn.head_dim_v = 16;
+    attn.max_seq_q = attn.max_seq_kv = 2048 / *size;
+    attn.interval_form = STW_INTERVALS_TWO_RANGES;
+    attn.flags = STW_ATTN_BLOCK_MASK;
+    assert_int_equal(stw_layout_bshd(&attn), STW_OK);
+    attn.intervals = whole_masks.intervals;
+    attn.block_mask = whole_masks.blocks;
+    desc.attn = &attn;
+    desc.seq_q = desc.seq_kv = 2048;
+    desc.order = order;
+    desc.schedule = schedule;
+    desc.ranks_per_node = 2;
+    if (stw_cp_attn_bwd_plan(*cp_out, context, &desc, &plan)) fail_msg("%s", stw_last_error());
+    return plan;
+}
+
+/* Each part gets the masks of its own rows, keys and heads, and no part has rows or keys of two chunks that do not
+ * follow each other: then their bounds would not. */
+static void parts_get_their_masks(void **state) {
+    static const stw_cp_schedule schedules[] = {STW_CP_RING, STW_CP_ALL_GATHER, STW_CP_ULYSSES, STW_CP_2D};
+    static const int32_t bounds[1];
+    static const uint8_t blocks[1];
+    stw_context *context = make_context();
+    int32_t size = 4;
+    (void)state;
+    for (int order = STW_CP_CONTIGUOUS; order <= STW_CP_ZIGZAG; ++order)
+        for (int n = 0; n < 4 * 4; ++n) {
+            stw_cp *cp;
+            stw_cp_plan *plan = plan_with_masks(context, n % 4, &size, schedules[n / 4], (stw_cp_order)order, &cp);
+            stw_cp_run run = {.plan = plan};
+            int64_t pairs = 0;
+            run.args.intervals = bounds;
+            run.args.block_mask = blocks;
+            for (int64_t i = 0; i < plan->part_count; ++i) {
+                const stw_cp_part *part = &plan->parts[i];
+                const int64_t chunk = 2048 / 2 / plan->shards;
+                stw_attn_args args = STW_INIT(stw_attn_args);
+                stw_cp_positions(&run, part, &args);
+                assert_int_equal(args.q_offset, part->q_at);
+                assert_int_equal((intptr_t)args.intervals - (intptr_t)bounds,
+                                 4 * (plan->lane * plan->heads_kv * 8192 + part->k_at * 4));
+                assert_int_equal((intptr_t)args.block_mask - (intptr_t)blocks,
+                                 plan->lane * plan->heads_q * 256 + part->q_at / 128 * 16 + part->k_at / 128);
+                assert_int_equal(part->q_at % 128, 0);
+                assert_int_equal(part->k_at % 128, 0);
+                if (order == STW_CP_ZIGZAG && plan->shards > 1) /* the middle chunks alone are neighbours */
+                    assert_true((part->q_rows == chunk || part->q_at == 1024 - chunk) &&
+                                (part->k_rows == chunk || part->k_at == 1024 - chunk));
+                pairs += part->q_rows * part->k_rows;
+            }
+            assert_int_equal(pairs, 2048 / plan->shards * 2048);
+            stw_cp_plan_destroy(plan);
+            stw_cp_destroy(cp);
+        }
+    stw_context_destroy(context);
+}
+
 /* ---- memory that runs out ---- */
 
 static int64_t allocations, refused_at; /* counted from 1; 0: none is refused */
@@ -620,6 +694,7 @@ int main(void) {
         cmocka_unit_test(what_sees_nothing_is_not_sent),
         cmocka_unit_test(zigzag_is_balanced),
         cmocka_unit_test(host_transports_are_refused_on_gpus),
+        cmocka_unit_test(parts_get_their_masks),
         cmocka_unit_test(each_allocation_fails),
     };
     return cmocka_run_group_tests_name("cp", tests, NULL, NULL);

@@ -75,6 +75,30 @@ const cp_row cp_rows[] = {
     NODES("attn_bwd:bf16:b2h8k4s90d16:causal_br"),
     NODES("attn_bwd:f32:b4h8k4s60d16:thd:causal_br:dropout0.2"),
     ZIGZAG("attn_bwd:bf16:b1h4s96d32:causal_br", AUTO),
+    /* masks in memory: bounds are positions of the whole, so no chunk has those of another */
+    BOTH("attn_bwd:bf16:b2h4k2s300d32:causal_br:intervals_from:draw_documents", RING),
+    BOTH("attn_bwd:f32:b2h4k2s150x190d16:intervals_two:mask_heads", RING),
+    BOTH("attn_bwd:f16:b1h2s260d32:intervals_from_below:draw_prefix", ALL_GATHER),
+    ZIGZAG("attn_bwd:f32:b1h4k2s170d16:intervals_range_below:causal_br:wl60:alibi:dropout0.2", RING),
+    ZIGZAG("attn_bwd:bf16:b1h2k1s600d64:causal_br:intervals_from:draw_tree", RING),
+    ZIGZAG("attn_bwd:bf16:b1h2s600d32:causal_br:intervals_from:draw_sliding:det", RING),
+    ZIGZAG("attn_bwd:f32:b3h2s120d16:used:intervals_range:draw_padding", RING),
+    ZIGZAG("attn_bwd:f32:b1h2s90d16:qoff40:koff33:causal_tl:intervals_two", RING),
+    ZIGZAG("attn_bwd:f32:b5h4k2s90x70d16:thd:intervals_two:mask_heads", RING),
+    ZIGZAG("attn_bwd:f64:b2h2s80d16:intervals_range:sink:dlse:grads_qkvs", ALL_GATHER),
+    ZIGZAG("attn_bwd:f32:b2h2s90d16:intervals_two:bias_1h1k:grads_qkvb", RING),
+    CONTIGUOUS("attn_bwd:f32:b1h2s3x1d16:intervals_two", ALL_GATHER),
+    ZIGZAG("attn_bwd:f32:b1h2s5d16:intervals_two", RING),
+    ZIGZAG("attn_bwd:bf16:b1h168k84s70d8:causal_br:intervals_from:mask_heads", ULYSSES),
+    ZIGZAG("attn_bwd:f32:b4h84s40d8:thd:intervals_two:mask_heads", ULYSSES),
+    NODES("attn_bwd:f32:b2h8k4s190d16:intervals_two:mask_heads"),
+    /* chunks of whole blocks: 2 and 4, 3, 7 ranks; Ulysses has all rows */
+    BOTH("attn_bwd:bf16:b1h2k1s1024d16:blockmask:mask_heads:causal_br", RING),
+    ZIGZAG("attn_bwd:f32:b1h2s768d16:blockmask:mask_heads", RING),
+    ZIGZAG("attn_bwd:bf16:b1h1s1792d16:blockmask:causal_br", RING),
+    ZIGZAG("attn_bwd:f32:b1h2s1024x2048d16:blockmask:intervals_two:mask_heads", ALL_GATHER),
+    ZIGZAG("attn_bwd:f16:b1h84s150x130d8:blockmask:mask_heads:causal_br", ULYSSES),
+    NODES("attn_bwd:bf16:b1h4k2s1024d16:blockmask:mask_heads:causal_br"),
 };
 const int cp_row_count = sizeof cp_rows / sizeof cp_rows[0];
 

@@ -51,6 +51,8 @@ static void describe(cp_shard *s) {
     if (stw_attn_is_packed(w, 1)) s->desc.total_kv = s->rows[1], s->desc.flags |= STW_ATTN_PACKED_KV;
     if (s->rank & 1) stw_layout_bhsd(&s->desc);
     else stw_layout_bshd(&s->desc);
+    s->desc.intervals = w->intervals; /* each rank has those of the whole problem */
+    s->desc.block_mask = w->block_mask;
     stw_bias_strides bias = {.key = w->bias.key != 0};
     int64_t reach = bias.key ? keys : 1;
     if (w->bias.query) bias.query = reach, reach *= longest[0] ? longest[0] : 1;
@@ -153,6 +155,22 @@ static void for_bias(const cp_shard *s, stw_verify_tensor id, visit_fn visit, vo
         }
 }
 
+/* Bounds of a pack, whose sequences follow each other without the arena's gaps: each rank has all of them. */
+static void for_intervals(const cp_shard *s, visit_fn visit, void *user) {
+    const stw_verify_case *c = &s->whole->c;
+    const stw_interval_strides *t = &s->desc.intervals;
+    int64_t before = 0;
+    for (int64_t b = 0; b < s->desc.batch; before += c->kv[b++].rows)
+        for (int64_t h = 0; h < (t->head ? s->desc.heads_kv : 1); ++h)
+            for (int64_t j = 0; j < c->kv[b].rows; ++j) {
+                const int64_t here = h * t->head + (before + j) * t->key,
+                              whole = here + (c->kv[b].first - before) * t->key;
+                visit(user, (size_t)here * sizeof(int32_t),
+                      c->offset[STW_VERIFY_INTERVALS] + (size_t)whole * sizeof(int32_t),
+                      (size_t)t->key * sizeof(int32_t));
+            }
+}
+
 static int is_rows(stw_verify_tensor id) { return strides_of(&(stw_attn_desc){0}, id) != NULL; }
 static int is_bias(stw_verify_tensor id) { return id == STW_VERIFY_BIAS || id == STW_VERIFY_DBIAS; }
 
@@ -185,6 +203,7 @@ static void measure(void *user, size_t here, size_t whole, size_t bytes) {
 static void visit_all(const cp_shard *s, stw_verify_tensor id, visit_fn visit, void *user) {
     if (is_rows(id)) for_rows(s, id, visit, user);
     else if (is_bias(id)) for_bias(s, id, visit, user);
+    else if (id == STW_VERIFY_INTERVALS && stw_attn_intervals_through_pack(&s->desc)) for_intervals(s, visit, user);
     else visit(user, 0, s->whole->c.offset[id], s->whole->c.size[id]);
 }
 

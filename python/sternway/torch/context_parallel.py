@@ -15,11 +15,14 @@ import contextlib
 import ctypes
 import datetime
 import struct
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from .. import _native
+from .. import _native, masks
+from ..enums import IntervalForm
+from .flex import mask_of
 
 ORDERS = {"contiguous": 1, "zigzag": 2}
 SCHEDULES = {"auto": 0, "ring": 1, "all-gather": 2, "ulysses": 3, "2-D": 4}
@@ -193,6 +196,25 @@ def rows_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
+_BOUNDS = {IntervalForm.FROM: 1, IntervalForm.RANGE: 2, IntervalForm.FROM_BELOW: 2, IntervalForm.RANGE_BELOW: 3,
+           IntervalForm.TWO_RANGES: 4}
+
+
+class _Mask(NamedTuple):
+    """A mask in memory of the whole problem: bounds of the keys, or bytes of the blocks."""
+    form: int = 0
+    bounds: torch.Tensor | None = None
+    blocks: torch.Tensor | None = None
+
+    def fields(self) -> dict:
+        """Of stw_attn_desc: a dimension of one is a broadcast."""
+        return {name: tuple(0 if size == 1 else stride for size, stride in zip(t.shape, t.stride()))
+                for name, t in (("intervals", self.bounds), ("block_mask", self.blocks)) if t is not None}
+
+    def pointers(self) -> dict:
+        return {name: t.data_ptr() for name, t in (("intervals", self.bounds), ("block_mask", self.blocks)) if t is not None}
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, cp, options, q, k, v):
@@ -251,12 +273,30 @@ class ContextParallel:
     def number(q: torch.Tensor) -> torch.dtype:
         return torch.float64 if q.dtype == torch.float64 else torch.float32
 
+    def mask(self, block_mask, batch: int, heads: tuple[int, int], totals: tuple[int, int]) -> _Mask:
+        """The caller's mask, whose tensors have the whole problem's sizes."""
+        found = mask_of(block_mask, heads[1])
+        if found is None:
+            return _Mask()
+        if isinstance(found, masks.BlockMask):
+            t, wanted, dtypes = torch.as_tensor(found.blocks), [-(-total // masks.BLOCK) for total in totals], (torch.uint8, torch.bool)
+            name, of = "blocks", heads[0]
+        else:
+            t, wanted, dtypes = torch.as_tensor(found.bounds), [totals[1], _BOUNDS[IntervalForm(found.form)]], (torch.int32,)
+            name, of = "bounds", heads[1]
+        if t.dim() != 4 or list(t.shape[2:]) != wanted or t.shape[0] not in (1, batch) or t.shape[1] not in (1, of) or t.dtype not in dtypes:
+            raise ValueError(f"context_parallel: {name} of block_mask is {tuple(t.shape)} of {t.dtype}: over ranks it is that of the "
+                             f"whole problem, ({batch} or 1, {of} or 1, {wanted[0]}, {wanted[1]}) of {dtypes[0]}")
+        t = t.to(self.device)
+        return _Mask(blocks=t.view(torch.uint8)) if name == "blocks" else _Mask(form=int(found.form), bounds=t)
+
     def attention(self, q, k, v, *, is_causal: bool = False, scale: float | None = None, total_q: int | None = None,
-                  total_k: int | None = None) -> torch.Tensor:
+                  total_k: int | None = None, block_mask=None) -> torch.Tensor:
         """scaled_dot_product_attention of the whole problem: q [B,Hq,S here,D], k and v [B,Hk,S here,D], Hq a multiple of Hk, any
         strides with a contiguous last dimension. On GPUs gradients have the same bits run after run under
         torch.use_deterministic_algorithms, on the CPU always.
-        total_q, total_k: rows of the whole; None: those of this rank times the group's size, where that is right."""
+        total_q, total_k: rows of the whole; None: those of this rank times the group's size, where that is right.
+        block_mask: as that of sternway.torch.flex_attention, beside is_causal: the whole problem's mask, the same on all ranks."""
         for name, t in (("q", q), ("k", k), ("v", v)):
             if t.dim() != 4 or t.device != self.device or t.dtype != q.dtype:
                 raise ValueError(f"context_parallel: {name} is a {t.dim()}-dimensional tensor of {t.dtype} on {t.device}: q, k and "
@@ -265,23 +305,27 @@ class ContextParallel:
             raise ValueError(f"context_parallel: q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not go together")
         totals = (q.shape[2] * self.size if total_q is None else total_q,
                   k.shape[2] * self.size if total_k is None else total_k)
-        return _Attention.apply(self, (is_causal, scale, totals), rows_of(q), rows_of(k), rows_of(v))
+        mask = self.mask(block_mask, q.shape[0], (q.shape[1], k.shape[1]), totals)
+        return _Attention.apply(self, (is_causal, scale, totals, mask), rows_of(q), rows_of(k), rows_of(v))
 
     def plan(self, call: str, options, tensors):
         deterministic = _native.DETERMINISTIC_ON if torch.are_deterministic_algorithms_enabled() else 0
-        key = (call, options, deterministic, *((tuple(t.shape), t.stride()) for t in tensors.values()), tensors["q"].dtype)
+        is_causal, scale, (total_q, total_k), mask = options
+        masked = mask.fields()
+        key = (call, is_causal, scale, total_q, total_k, mask.form, *masked.items(), deterministic,
+               *((tuple(t.shape), t.stride()) for t in tensors.values()), tensors["q"].dtype)
         if key in self.plans:
             return self.plans[key]
-        is_causal, scale, (total_q, total_k) = options
         q, k, v = tensors["q"], tensors["k"], tensors["v"]
         dtypes = {torch.float16: _native.F16, torch.bfloat16: _native.BF16, torch.float32: _native.F32,
                   torch.float64: _native.F64}
         strides = {name: t.stride()[:3] for name, t in tensors.items()}
-        number = {"scale": scale, "flags": _native.ATTN_HAS_SCALE} if scale is not None else {}
+        number = {"scale": scale} if scale is not None else {}
+        flags = (_native.ATTN_HAS_SCALE if scale is not None else 0) | (_native.ATTN_BLOCK_MASK if mask.blocks is not None else 0)
         attn = _fill(_native.AttnDesc, dtype=dtypes[q.dtype], batch=q.shape[0], heads_q=q.shape[1], heads_kv=k.shape[1],
                      head_dim_qk=q.shape[3], head_dim_v=v.shape[3], max_seq_q=q.shape[2], max_seq_kv=k.shape[2],
                      mask=_native.MASK_CAUSAL_TOP_LEFT if is_causal else _native.MASK_NONE, deterministic=deterministic,
-                     **number, **strides)
+                     flags=flags, interval_form=mask.form, **number, **strides, **masked)
         desc = _Desc(struct_size=ctypes.sizeof(_Desc), attn=ctypes.addressof(attn), seq_q=total_q, seq_kv=total_k,
                      order=self.order, schedule=self.schedule, ranks_per_node=self.ranks_per_node)
         plan = ctypes.c_void_p()
@@ -293,13 +337,13 @@ class ContextParallel:
     def call(self, call: str, options, **tensors) -> None:
         plan, size = self.plan(call, options, tensors)
         workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
-        args = _fill(_native.AttnArgs, **{name: t.data_ptr() for name, t in tensors.items()})
+        args = _fill(_native.AttnArgs, **{name: t.data_ptr() for name, t in tensors.items()}, **options[-1].pointers())
         run = getattr(self.library, f"stw_cp_attn_{call}")
         with self.wire.guard():
             status = run(plan, args, ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(size),
                          ctypes.c_void_p(self.wire.stream()))
         if self.wire.left:  # messages that a failure left under way
-            self.wire.kept.append((workspace, tensors))
+            self.wire.kept.append((workspace, tensors, options))
         _check(self.library, status)
 
 

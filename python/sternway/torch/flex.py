@@ -27,6 +27,16 @@ class _Flex(torch.autograd.Function):
         return gradients.dq, gradients.dk, gradients.dv, None
 
 
+def mask_of(block_mask: Any, heads_kv: int) -> masks.Intervals | masks.BlockMask | None:
+    """What a caller names block_mask, as a mask of sternway.masks; None: no mask."""
+    if block_mask is None or isinstance(block_mask, (masks.Intervals, masks.BlockMask)):
+        return block_mask
+    if not hasattr(block_mask, "mask_mod"):
+        raise _native.InvalidError(f"sternway: block_mask is {type(block_mask).__name__}; FlexAttention's BlockMask "
+                                   "or a mask of sternway.masks is expected")
+    return masks.from_block_mask(block_mask, heads_kv)
+
+
 def flex_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, block_mask: Any = None,
                    scale: float | None = None, mask: str | None = None) -> torch.Tensor:
     """Attention [B,H,S,D] under a mask, with gradients of query, key and value.
@@ -35,10 +45,6 @@ def flex_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
     function of sternway.masks has returned, which costs nothing. mask: "causal" and the others of attn_bwd, beside it.
     Key heads may be fewer than query heads (enable_gqa). There is no score_mod. Raises UnsupportedError for a BlockMask
     that intervals and blocks cannot say."""
-    if block_mask is not None and not isinstance(block_mask, (masks.Intervals, masks.BlockMask)):
-        if not hasattr(block_mask, "mask_mod"):
-            raise _native.InvalidError(f"sternway: block_mask is {type(block_mask).__name__}; FlexAttention's BlockMask "
-                                       "or a mask of sternway.masks is expected")
-        block_mask = masks.from_block_mask(block_mask, key.shape[1])
+    block_mask = mask_of(block_mask, key.shape[1])
     options: dict[str, Any] = {"mask": mask, "scale": scale, **(block_mask.options() if block_mask else {})}
     return _Flex.apply(query, key, value, options)  # type: ignore[no-any-return]
