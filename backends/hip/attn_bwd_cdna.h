@@ -77,6 +77,7 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         UNITS = TENSORS * STRIPS,        /* of four rows x four columns              */
         FOURS = WIDTH / STRIPS / 4,      /* columns of a strip                       */
         MORE = MODE >= CDNA_DROPOUT,     /* to keep in registers                     */
+        SKIPS = cdna_skips(MODE),        /* products of a wave that sees no pair     */
         IN_AGPRS = WIDTH >= 128 || MORE, /* one wave a SIMD                          */
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
@@ -172,14 +173,63 @@ template <class C> struct attn_cdna_ds_source {
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read_ds(k); }
 };
 
-/* One part of a query block: the rows that are in LDS. Between the two barriers run dK of its last 16 rows, dQ, and the
- * stores of the next rows, which were loaded a part ahead, from registers to LDS. */
+/* What a part ends with: between the two barriers run dK of its last 16 rows (`dk_beside`, with the given work beside
+ * it), dQ, and the stores of the next rows, which were loaded a part ahead, from registers to LDS. */
+template <int KIND, class C, class Product>
+DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal, Product dk_beside) {
+    typedef cdna_stream<attn_cdna_ds_source<C>> ds_stream;
+    typedef cdna_streamed<ds_stream, attn_cdna_lds<C>> ds_operand;
+    enum { HALVES = C::HALVES / C::PARTS, FRAGMENTS = C::BN / 32, P = C::PIECES };
+    constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
+    constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
+    if (part == 0) w.turn.acknowledge();
+    cdna_barrier(); /* all waves have written dS and read Q and dO */
+    if (part == 0) {
+        w.turn.pass_on();
+        w.turn.look();
+    }
+    ds_stream ds(w.lds);
+    leaf_f4 dq[HALVES][C::COLUMNS];
+    auto add = [&](int half) {
+        if (part == 0 && half == 0) w.turn.wait(block);
+        if constexpr (LIFTED)
+            DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
+        if (EXACT) cdna_settle();
+        if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
+        else w.dq.add(dq[half], part + half, false);
+    };
+    auto put_next_rows = cdna_behind_fragment([&](int j) {
+        if (LIFTED && j == 0) w.queries.lift(w.ahead);
+        DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i)
+            if (i * P / (2 * C::UNITS) == j) w.queries.put(w.ahead, i);
+        if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.lds);
+    });
+    auto add_first_half = cdna_behind_fragment([&](int k) {
+        if (HALVES == 1 || k != FRAGMENTS * 3 / 2 - 1) return;
+        add(0);
+        CDNA_FENCE();
+    });
+    dk_beside(put_next_rows);
+    CDNA_FENCE();
+    /* loads come before the additions, so that no step waits for its own */
+    w.queries.fetch(w.ahead);
+    if constexpr (cdna_biased(C::MODE))
+        if (part == C::PARTS - 1) w.feature.template fetch<ANY>();
+    if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
+    CDNA_FENCE();
+    mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
+    add(HALVES - 1);
+    if (part == C::PARTS - 1) {
+        w.dq.next();
+        w.turn.next();
+    }
+    cdna_barrier(); /* all waves have written the next rows and read dS */
+}
+
+/* One part of a query block: the rows that are in LDS. */
 template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal) {
     typedef cdna_stream<attn_cdna_rows_source<C>> rows_stream;
-    typedef cdna_stream<attn_cdna_ds_source<C>> ds_stream;
     typedef cdna_streamed<rows_stream, attn_cdna_lds<C>> rows_operand;
-    typedef cdna_streamed<ds_stream, attn_cdna_lds<C>> ds_operand;
-    enum { HALVES = C::HALVES / C::PARTS, FRAGMENTS = C::BN / 32 };
     constexpr int P = C::PIECES, V = C::PIECES_V, LAST = C::HELD / 16 - 1;
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
@@ -222,50 +272,17 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
         if (half < LAST) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
     }
-    if (part == 0) w.turn.acknowledge();
-    cdna_barrier(); /* all waves have written dS and read Q and dO */
-    if (part == 0) {
-        w.turn.pass_on();
-        w.turn.look();
-    }
-    ds_stream ds(w.lds);
-    leaf_f4 dq[HALVES][C::COLUMNS];
-    auto add = [&](int half) {
-        if (part == 0 && half == 0) w.turn.wait(block);
-        if constexpr (LIFTED)
-            DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
-        if (EXACT) cdna_settle();
-        if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
-        else w.dq.add(dq[half], part + half, false);
-    };
-    const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
-    auto put_next_rows = cdna_behind_fragment([&](int j) {
-        if (LIFTED && j == 0) w.queries.lift(w.ahead);
-        DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i)
-            if (i * P / (2 * C::UNITS) == j) w.queries.put(w.ahead, i);
-        if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.lds);
+    attn_cdna_end_part<KIND>(w, block, part, subnormal, [&](auto put_next_rows) {
+        const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
+        mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
     });
-    auto add_first_half = cdna_behind_fragment([&](int k) {
-        if (HALVES == 1 || k != FRAGMENTS * 3 / 2 - 1) return;
-        add(0);
-        CDNA_FENCE();
+}
+
+/* The same of a wave that sees none of the pairs. Its dS in LDS holds zeros (attn_cdna_lds, clear_ds). */
+template <class C> DEV_FN void attn_cdna_unseen_part(attn_cdna_loop<C> &w, int block, int part) {
+    attn_cdna_end_part<CDNA_UNSEEN>(w, block, part, false, [&](auto put_next_rows) {
+        DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j) put_next_rows.step(j);
     });
-    /* dK += dS^T Q of the last 16 rows; dQ += dS K of all */
-    mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
-    CDNA_FENCE();
-    /* loads come before the additions, so that no step waits for its own */
-    w.queries.fetch(w.ahead);
-    if constexpr (cdna_biased(C::MODE))
-        if (part == C::PARTS - 1) w.feature.template fetch<ANY>();
-    if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
-    CDNA_FENCE();
-    mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
-    add(HALVES - 1);
-    if (part == C::PARTS - 1) {
-        w.dq.next();
-        w.turn.next();
-    }
-    cdna_barrier(); /* all waves have written the next rows and read dS */
 }
 
 /* One query block of 32 rows; `step`: its bit of subnormal_steps. */
@@ -274,7 +291,9 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
     const bool subnormal =
         (KIND == CDNA_EXACT && FLUSHES) || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
     if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
-    DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part) attn_cdna_part<KIND>(w, block, part, subnormal);
+    DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part)
+        if constexpr (KIND == CDNA_UNSEEN) attn_cdna_unseen_part(w, block, part);
+        else attn_cdna_part<KIND>(w, block, part, subnormal);
 }
 
 #endif

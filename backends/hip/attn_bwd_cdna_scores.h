@@ -8,10 +8,10 @@
 
 #include "attn_bwd_cdna_hidden.h"
 
-/* What a step must mind, from the least to the most: nothing, all its pairs are in sight; pairs right of a bound; pairs
- * left of one too, rows of infinite LSE, and sums of dQ that may be subnormal; all that, and products that may lose
- * subnormal operands. */
-enum { CDNA_INNER, CDNA_EDGE, CDNA_ANY, CDNA_EXACT };
+/* What a wave must mind in a step, from the least to the most: nothing, none of its pairs is in sight, or all are; pairs
+ * right of a bound; pairs left of one too, rows of infinite LSE, and sums of dQ that may be subnormal; all that, and
+ * products that may lose subnormal operands. */
+enum { CDNA_UNSEEN, CDNA_INNER, CDNA_EDGE, CDNA_ANY, CDNA_EXACT };
 
 /* How S becomes P: the scale, and the mask. A pair is in sight if its distance, row + high - key, lies in [0, span] and
  * its key is in use. */
@@ -20,6 +20,7 @@ struct attn_cdna_scoring {
     int distance;     /* of the lane's first row of block 0 and its key of tile 0 */
     int span;
     int keys_left;        /* in use, from the lane's key of tile 0 on */
+    int used;             /* of the wave's keys */
     int high;             /* right bound of the row at distance 0, from the first key on */
     bool bounded;         /* the mask has a left bound                                   */
     float to_ds, to_sums; /* f16 of gfx90a (attn_bwd_cdna_lift.h): P (dP - delta) to dS, dS K to what is added to dQ */
@@ -34,7 +35,14 @@ struct attn_cdna_scoring {
         distance = 4 * (lane / 16) - key + high;
         span = high - low;
         bounded = low > -far;
-        keys_left = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, keys) - key;
+        used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, keys) - keys / 4 * wave;
+        keys_left = used - lane % 16;
+    }
+    /* Of the pairs of so many rows from `row` on and the wave's keys: one may be in sight, all are (of rows in use). */
+    DEV_METHOD void look(int row, int rows, int keys, bool &some, bool &all) const {
+        const int farthest = dev_uniform(distance) + (row + rows - 1), nearest = farthest - (rows + keys - 2);
+        some = used > 0 && farthest >= 0 && nearest <= span;
+        all = used >= keys && nearest >= 0 && farthest <= span;
     }
     /* dS is at most `bound`. Factors: 2^10 of P and of each tensor, 2^e of dS. */
     DEV_METHOD void lift(float bound) {
