@@ -58,6 +58,7 @@ struct attn_cdna_scoring {
  * dS. */
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
+    enum { HERE = C::SCORES_HERE && KIND != CDNA_EXACT };
     enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT, DROPS = C::MODE == CDNA_DROPOUT };
     enum { TILES = C::TILES, MASKED = KIND != CDNA_INNER, ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT };
     leaf_f4 s[TILES], dp[TILES];
@@ -85,9 +86,11 @@ template <int KIND, class C> struct attn_cdna_scores {
             }
         }
     }
-    /* Piece q of 8 TILES is stage 0 to 3 of pair e. Where two pieces follow a product, two pairs take turns. */
-    DEV_FN constexpr int pair_of(int q) { return C::PIECES_V >= 4 ? q / 4 : q / 8 * 2 + q % 2; }
-    DEV_FN constexpr int stage_of(int q) { return C::PIECES_V >= 4 ? q % 4 : q / 2 % 4; }
+    /* Piece q of 8 TILES is stage 0 to 3 of pair e. Two pairs take turns where two pieces follow a product, or beside
+     * products that clang does not see: it would put an s_nop between two stages (masks of two pairs would spill). */
+    enum { TURNS = C::PIECES_V < 4 || (HERE && !MASKED) };
+    DEV_FN constexpr int pair_of(int q) { return TURNS ? q / 8 * 2 + q % 2 : q / 4; }
+    DEV_FN constexpr int stage_of(int q) { return TURNS ? q / 2 % 4 : q % 4; }
 
     /* Whether the mask lets pair e of scores be seen. */
     DEV_METHOD void look(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, const leaf_f4 &lse, int e) {
@@ -104,7 +107,8 @@ template <int KIND, class C> struct attn_cdna_scores {
     }
     DEV_METHOD leaf_f2 scores_of(int e) {
         const int k = e / TILES, i = e % TILES;
-        if (k == 0) cdna_keep<C::IN_AGPRS>(s[i]);
+        if (e == 0) cdna_settle_scores<HERE>();
+        if (k == 0) cdna_keep<C::IN_AGPRS && !HERE>(s[i]);
         return k ? s[i].zw : s[i].xy;
     }
     /* The exponents of pair e with a bias. */
@@ -171,7 +175,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_METHOD void gradient(const attn_cdna_lds<C> &lds, int q) {
         const int e = pair_of(q), stage = stage_of(q), k = e / TILES, i = e % TILES;
         if (stage == 0) {
-            if (k == 0) cdna_keep<C::IN_AGPRS>(dp[i]);
+            if (k == 0) cdna_keep<C::IN_AGPRS && !HERE>(dp[i]);
             leaf_f2 flow = kept(k ? dp[i].zw : dp[i].xy, k ? start.zw : start.xy, i, k);
             if constexpr (MASKED || cdna_biased(C::MODE))
                 ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};
