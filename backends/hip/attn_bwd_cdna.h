@@ -62,27 +62,29 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         MODE = MODE_,
         BM = 32,
         BN = (int)STW_CDNA_BN(HD_),
-        HELD = (int)STW_CDNA_HELD(HD_),  /* queries in LDS at a time                 */
-        PARTS = BM / HELD,               /* of a step, which follow one another      */
-        KEYS = BN / 4,                   /* of a wave                                */
-        TILES = KEYS / 16,               /* of 16 keys, a wave's                     */
-        ZIPPED = TILES / 2 * 4,          /* fragments of dS whose keys are zipped    */
-        PIECES = HD / 32,                /* of 16 bytes a lane in 16 rows of Q       */
-        PIECES_V = HD_V_ / 32,           /* of dO                                    */
-        WIDTH = (HD + 63) / 64 * 64,     /* columns of Q and dO in LDS               */
-        HALVES = HD % 64 ? 1 : 2,        /* of 16 queries, a wave's part of dQ       */
-        COLUMNS = HD / 32 / HALVES,      /* 16-column tiles of it                    */
-        TENSORS = WIDTH % 128 ? 1 : 2,   /* of Q and dO, that a thread brings        */
-        STRIPS = WIDTH == 192 ? 3 : 1,   /* of columns, of each of which it has four */
-        UNITS = TENSORS * STRIPS,        /* of four rows x four columns              */
-        FOURS = WIDTH / STRIPS / 4,      /* columns of a strip                       */
-        MORE = MODE >= CDNA_DROPOUT,     /* to keep in registers                     */
-        IN_AGPRS = WIDTH >= 128 || MORE, /* one wave a SIMD                          */
-        TURNS = cdna_turns(MODE, IN_AGPRS),
-        ROW = WIDTH * 2 + 32,            /* of Q or dO             */
-        SCORE_ROW = BN * 2 + 32,         /* of dS                  */
-        SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
-        TRANSPOSED = 16 * WIDTH * 2,     /* Q^T or dO^T of a half  */
+        HELD = (int)STW_CDNA_HELD(HD_),                /* queries in LDS at a time                 */
+        PARTS = BM / HELD,                             /* of a step, which follow one another      */
+        KEYS = BN / 4,                                 /* of a wave                                */
+        TILES = KEYS / 16,                             /* of 16 keys, a wave's                     */
+        ZIPPED = TILES / 2 * 4,                        /* fragments of dS whose keys are zipped    */
+        PIECES = HD / 32,                              /* of 16 bytes a lane in 16 rows of Q       */
+        PIECES_V = HD_V_ / 32,                         /* of dO                                    */
+        WIDTH = (HD + 63) / 64 * 64,                   /* columns of Q and dO in LDS               */
+        HALVES = HD % 64 ? 1 : 2,                      /* of 16 queries, a wave's part of dQ       */
+        COLUMNS = HD / 32 / HALVES,                    /* 16-column tiles of it                    */
+        TENSORS = WIDTH % 128 ? 1 : 2,                 /* of Q and dO, that a thread brings        */
+        STRIPS = WIDTH == 192 ? 3 : 1,                 /* of columns, of each of which it has four */
+        UNITS = TENSORS * STRIPS,                      /* of four rows x four columns              */
+        FOURS = WIDTH / STRIPS / 4,                    /* columns of a strip                       */
+        MORE = MODE >= CDNA_DROPOUT,                   /* to keep in registers                     */
+        SKIPS = cdna_skips(MODE),                      /* products of a wave that sees no pair     */
+        IN_AGPRS = WIDTH >= 128 || MORE,               /* one wave a SIMD                          */
+        TURNS = cdna_turns(MODE, IN_AGPRS),            /* of deterministic mode                    */
+        SCORES_HERE = HD == 128 && MODE == CDNA_PLAIN, /* S and dP in ordinary registers */
+        ROW = WIDTH * 2 + 32,                          /* of Q or dO             */
+        SCORE_ROW = BN * 2 + 32,                       /* of dS                  */
+        SCORE_FOUR = 4 * SCORE_ROW + 64,               /* four rows of dS        */
+        TRANSPOSED = 16 * WIDTH * 2,                   /* Q^T or dO^T of a half  */
         AT_Q = 0,
         AT_DOUT = AT_Q + HELD * ROW,
         AT_QT = AT_DOUT + HELD * ROW,
@@ -171,20 +173,70 @@ template <class C> struct attn_cdna_ds_source {
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read_ds(k); }
 };
 
-/* One part of a query block: the rows that are in LDS. Between the two barriers run dK of its last 16 rows, dQ, and the
- * stores of the next rows, which were loaded a part ahead, from registers to LDS. */
-template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal) {
-    typedef cdna_stream<attn_cdna_rows_source<C>> rows_stream;
+/* What a part ends with: between the two barriers run dK of its last 16 rows (`dk_beside`, with the given work beside
+ * it), dQ, and the stores of the next rows, which were loaded a part ahead, from registers to LDS. */
+template <int KIND, class C, class Product>
+DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal, Product dk_beside) {
     typedef cdna_stream<attn_cdna_ds_source<C>> ds_stream;
-    typedef cdna_streamed<rows_stream, attn_cdna_lds<C>> rows_operand;
     typedef cdna_streamed<ds_stream, attn_cdna_lds<C>> ds_operand;
-    enum { HALVES = C::HALVES / C::PARTS, FRAGMENTS = C::BN / 32 };
-    constexpr int P = C::PIECES, V = C::PIECES_V, LAST = C::HELD / 16 - 1;
+    enum { HALVES = C::HALVES / C::PARTS, FRAGMENTS = C::BN / 32, P = C::PIECES };
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     /* Where turns are asked for, their branches are before the loads and the products of dQ: clang 19 would await a
      * bias there, and copy dQ out of the AGPRs. */
     constexpr bool EARLY = (int)C::TURNS == CDNA_TURNS_ASKED;
+    if (part == 0) w.turn.acknowledge();
+    cdna_barrier(); /* all waves have written dS and read Q and dO */
+    if (part == 0) {
+        w.turn.pass_on();
+        w.turn.look();
+    }
+    ds_stream ds(w.lds);
+    leaf_f4 dq[HALVES][C::COLUMNS];
+    auto add = [&](int half) {
+        if (!EARLY && part == 0 && half == 0) w.turn.wait(block);
+        if constexpr (LIFTED)
+            DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
+        if (EXACT) cdna_settle();
+        if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
+        else w.dq.add(dq[half], part + half, false);
+    };
+    auto put_next_rows = cdna_behind_fragment([&](int j) {
+        if (LIFTED && j == 0) w.queries.lift(w.ahead);
+        DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i)
+            if (i * P / (2 * C::UNITS) == j) w.queries.put(w.ahead, i);
+        if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.lds);
+    });
+    auto add_first_half = cdna_behind_fragment([&](int k) {
+        if (HALVES == 1 || k != FRAGMENTS * 3 / 2 - 1) return;
+        add(0);
+        CDNA_FENCE();
+    });
+    dk_beside(put_next_rows);
+    CDNA_FENCE();
+    if (EARLY && part == 0) w.turn.wait(block);
+    /* loads come before the additions, so that no step waits for its own */
+    w.queries.fetch(w.ahead);
+    if constexpr (cdna_biased(C::MODE))
+        if (part == C::PARTS - 1) w.feature.template fetch<ANY>();
+    if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
+    CDNA_FENCE();
+    mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
+    add(HALVES - 1);
+    if (part == C::PARTS - 1) {
+        w.dq.next();
+        w.turn.next();
+    }
+    cdna_barrier(); /* all waves have written the next rows and read dS */
+}
+
+/* One part of a query block: the rows that are in LDS. */
+template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal) {
+    typedef cdna_stream<attn_cdna_rows_source<C>> rows_stream;
+    typedef cdna_streamed<rows_stream, attn_cdna_lds<C>> rows_operand;
+    constexpr int P = C::PIECES, V = C::PIECES_V, LAST = C::HELD / 16 - 1;
+    constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
+    constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());
@@ -209,14 +261,14 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         t.enter(w.scoring, w.feature, block, first + half);
         prepare_stats();
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
-        if constexpr (C::MODE == CDNA_DROPOUT && !ANY) mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, draw);
-        else mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
+        if constexpr (C::MODE == CDNA_DROPOUT && !ANY) mma_ABt<EXACT, C>(t.s, q, w.keys.k, draw);
+        else mma_ABt<EXACT, C>(t.s, q, w.keys.k, cdna_nothing());
         if constexpr (C::MODE == CDNA_DROPOUT && ANY) {
             auto capped =
                 cdna_behind_product([&](int piece) { t.template softmax<true>(w.scoring, w.feature, lse, piece); });
-            if (w.feature.caps) mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, capped);
-            else mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
-        } else mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
+            if (w.feature.caps) mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, capped, delta);
+            else mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, softmax, delta);
+        } else mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, softmax, delta);
         if (half < LAST) {
             lse = w.lds.read_stats(first + half + 1, 0);
             delta = w.lds.read_stats(first + half + 1, 1);
@@ -226,51 +278,17 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
             w.feature.template store_gradient<LIFTED>(t, w.to_sums(), block, first + half, w.thread());
         if (half < LAST) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
     }
-    if (part == 0) w.turn.acknowledge();
-    cdna_barrier(); /* all waves have written dS and read Q and dO */
-    if (part == 0) {
-        w.turn.pass_on();
-        w.turn.look();
-    }
-    ds_stream ds(w.lds);
-    leaf_f4 dq[HALVES][C::COLUMNS];
-    auto add = [&](int half) {
-        if (!EARLY && part == 0 && half == 0) w.turn.wait(block);
-        if constexpr (LIFTED)
-            DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
-        if (EXACT) cdna_settle();
-        if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
-        else w.dq.add(dq[half], part + half, false);
-    };
-    const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
-    auto put_next_rows = cdna_behind_fragment([&](int j) {
-        if (LIFTED && j == 0) w.queries.lift(w.ahead);
-        DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i)
-            if (i * P / (2 * C::UNITS) == j) w.queries.put(w.ahead, i);
-        if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.lds);
+    attn_cdna_end_part<KIND>(w, block, part, subnormal, [&](auto put_next_rows) {
+        const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
+        mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
     });
-    auto add_first_half = cdna_behind_fragment([&](int k) {
-        if (HALVES == 1 || k != FRAGMENTS * 3 / 2 - 1) return;
-        add(0);
-        CDNA_FENCE();
+}
+
+/* The same of a wave that sees none of the pairs. Its dS in LDS holds zeros (attn_cdna_lds, clear_ds). */
+template <class C> DEV_FN void attn_cdna_unseen_part(attn_cdna_loop<C> &w, int block, int part) {
+    attn_cdna_end_part<CDNA_UNSEEN>(w, block, part, false, [&](auto put_next_rows) {
+        DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j) put_next_rows.step(j);
     });
-    /* dK += dS^T Q of the last 16 rows; dQ += dS K of all */
-    mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
-    CDNA_FENCE();
-    if (EARLY && part == 0) w.turn.wait(block);
-    /* loads come before the additions, so that no step waits for its own */
-    w.queries.fetch(w.ahead);
-    if constexpr (cdna_biased(C::MODE))
-        if (part == C::PARTS - 1) w.feature.template fetch<ANY>();
-    if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
-    CDNA_FENCE();
-    mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
-    add(HALVES - 1);
-    if (part == C::PARTS - 1) {
-        w.dq.next();
-        w.turn.next();
-    }
-    cdna_barrier(); /* all waves have written the next rows and read dS */
 }
 
 /* One query block of 32 rows; `step`: its bit of subnormal_steps. */
@@ -279,7 +297,9 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
     const bool subnormal =
         (KIND == CDNA_EXACT && FLUSHES) || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
     if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
-    DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part) attn_cdna_part<KIND>(w, block, part, subnormal);
+    DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part)
+        if constexpr (KIND == CDNA_UNSEEN) attn_cdna_unseen_part(w, block, part);
+        else attn_cdna_part<KIND>(w, block, part, subnormal);
 }
 
 #endif

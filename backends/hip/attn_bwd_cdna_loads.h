@@ -161,6 +161,14 @@ template <class C> struct attn_cdna_lds {
         cdna_put(to, (uint16_t)tile_2);
         cdna_put(to + C::SCORE_ROW, (uint16_t)(tile_2 >> 16));
     }
+    /* The wave's dS of all rows that are held. */
+    DEV_METHOD void clear_ds() const {
+        DEV_UNROLL_FOR (int half = 0; half < C::HELD / 16; ++half)
+            DEV_UNROLL_FOR (int k = 0; k < 2; ++k) {
+                if (C::ZIPPED) put_zipped(half, k, 0, 0);
+                if (C::TILES % 2) put_single(half, k, 0);
+            }
+    }
 };
 
 /* What is on its way in registers, of the next query block: a thread's rows of Q and dO, and a lane's of the 64

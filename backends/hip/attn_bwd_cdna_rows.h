@@ -49,6 +49,66 @@ template <int WORDS> DEV_FN uint32_t attn_cdna_rows_look(const leaf_u4 (&x)[WORD
                                                    : 0;
 }
 
+/* What attn_cdna_preprocess does of a wave's 64 rows where the matrix unit flushes nothing: a product of 16 rows of dO
+ * and the same of O has their deltas on its diagonal. Lane (n, g) loads columns 8 g .. of 32 of row n, in both the same.
+ * Returns marks. */
+template <class C>
+DEV_FN uint32_t attn_cdna_rows_multiply(const stw_attn_launch &l, cdna_buffer dout, cdna_buffer out, cdna_buffer lse,
+                                        cdna_buffer sums, cdna_buffer stats, int low, int used, int cols, int blocks,
+                                        float log2e) {
+    typedef typename C::T T;
+    enum { PIECES = C::HD / 32, GROUPS = 4 };
+    const int lane = (int)dev_lane(), wave = dev_uniform((int)dev_wave()), n = lane & 15, g = lane >> 4;
+    const int first = 16 * GROUPS * wave, mine = first + lane;
+    if (first >= 32 * blocks) return 0;
+    const uint32_t dout_step = 32 * (uint32_t)l.p.dout.seq, out_step = 32 * (uint32_t)l.p.out.seq; /* of 16 rows */
+    uint32_t from_dout = (uint32_t)((first + n) * (int)l.p.dout.seq + 8 * g) * 2;
+    uint32_t from_out = (uint32_t)((first + n) * (int)l.p.out.seq + 8 * g) * 2;
+    leaf_u4 x[2][PIECES], y[2][PIECES];
+    auto fetch = [&](int c) {
+        DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j) {
+            x[c & 1][j] = __builtin_amdgcn_raw_buffer_load_b128(dout, from_dout + 64 * j, 0, 0);
+            y[c & 1][j] = __builtin_amdgcn_raw_buffer_load_b128(out, from_out + 64 * j, 0, 0);
+        }
+        from_dout += dout_step;
+        from_out += out_step;
+    };
+    /* LSE: a lane has a row */
+    const float of_row = __builtin_bit_cast(
+        float, __builtin_amdgcn_raw_buffer_load_b32(lse, (uint32_t)(mine * (int)l.p.lse.seq) * 4, 0, 0));
+    fetch(0);
+    const bool infinite = mine >= used || __builtin_fabsf(of_row) == dev_infinity();
+    const float negated = of_row != of_row ? __builtin_nanf("") : of_row * log2e;
+    auto place = [](int row) { return (uint32_t)((row >> 5) * (C::STATS * 4) + (row & 31) * 4); };
+    __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, infinite ? -dev_infinity() : negated), stats,
+                                          place(mine), 0, 0);
+    const uint64_t any = __builtin_amdgcn_ballot_w64(infinite);
+    uint32_t marks = ((uint32_t)any ? 1u : 0u) | (any >> 32 ? 2u : 0u);
+    const uint32_t to_delta = n >> 2 == g ? place(first + n) + 128 : CDNA_NOWHERE, to_sums = (uint32_t)mine * 16;
+    const bool odd = n & 1, high = n & 2, outside = cols < C::HD || first < low;
+    DEV_UNROLL_FOR (int c = 0; c < GROUPS; ++c) {
+        if (c + 1 < GROUPS) fetch(c + 1);
+        DEV_UNROLL_FOR (int j = 0; j < C::HD / 16; ++j)
+            __builtin_amdgcn_raw_buffer_store_b128(
+                leaf_u4{0, 0, 0, 0}, sums, to_sums + wave * (64 * C::HD * 4 - 1024) + (c * (C::HD / 16) + j) * 1024, 0,
+                0);
+        leaf_u4(&a)[PIECES] = x[c & 1], (&b)[PIECES] = y[c & 1];
+        if (outside)
+            DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
+                if (32 * j + 8 * g >= cols || first + 16 * c + n < low) a[j] = b[j] = leaf_u4{0, 0, 0, 0};
+        leaf_f4 products = {0, 0, 0, 0};
+        DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j) {
+            products = leaf_mma_16(T(), a[j].xy, b[j].xy, products);
+            products = leaf_mma_16(T(), a[j].zw, b[j].zw, products);
+        }
+        if (!dev_is_f16<T>::yes) marks |= attn_cdna_rows_look(a, 0x2b800000u /* ATTN_SUBNORMAL_ROWS */) << (c / 2);
+        const float of_low = odd ? products.y : products.x, of_high = odd ? products.w : products.z;
+        __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, -(high ? of_high : of_low)), stats,
+                                              to_delta + (c / 2 * (C::STATS * 4) + c % 2 * 64), 0, 0);
+    }
+    return marks << (2 * wave);
+}
+
 /* ORDERED: of deterministic mode. A kernel of its own: in one for both the other modes took half more instructions. */
 template <class C, bool ORDERED> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
@@ -119,50 +179,55 @@ template <class C, bool ORDERED> DEV_FN void attn_cdna_preprocess(const stw_attn
         from_out += 32 * 2 * (uint32_t)p.out.seq;
     };
     const float log2e = p.features & STW_FEAT_BIAS ? -1.0f : -DEV_LOG2E; /* attn_bwd_cdna_features.h: a bias */
-    uint32_t to_sums = (uint32_t)t * 16;
-    DEV_GLOBAL float *to = (DEV_GLOBAL float *)(stats + row);
-    fetch(0);
-    DEV_ROLLED_FOR (int c = 0; c < blocks; ++c) {
-        rows now = next;
-        fetch(32 * (c + 1));
-        DEV_UNROLL_FOR (int j = 0; j < C::HD / 32; ++j)
-            __builtin_amdgcn_raw_buffer_store_b128(leaf_u4{0, 0, 0, 0}, sums, to_sums + j * 4096, 0, 0);
-        to_sums += 32 * C::HD * 4;
-        leaf_f2 sum = {0.0f, 0.0f};
-        DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
-            DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
-                sum = __builtin_elementwise_fma(cdna_pair(T(), now.dout[j][e]), cdna_pair(T(), now.out[j][e]), sum);
-        float d = sum.x + sum.y;
-        DEV_UNROLL_FOR (int s = 0; s < 3; ++s)
-            d += __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(beside[s], __builtin_bit_cast(int, d)));
-        if constexpr (LIFTS) {
-            leaf_f2 squares = {0.0f, 0.0f};
+    if constexpr (!FLUSHES && !LIFTS)
+        marks = attn_cdna_rows_multiply<C>(l, dout, out, lse, sums, cdna_buffer_of(stats, blocks * (C::STATS * 4)), low,
+                                           used, cols, blocks, log2e);
+    else {
+        uint32_t to_sums = (uint32_t)t * 16;
+        DEV_GLOBAL float *to = (DEV_GLOBAL float *)(stats + row);
+        fetch(0);
+        DEV_ROLLED_FOR (int c = 0; c < blocks; ++c) {
+            rows now = next;
+            fetch(32 * (c + 1));
+            DEV_UNROLL_FOR (int j = 0; j < C::HD / 32; ++j)
+                __builtin_amdgcn_raw_buffer_store_b128(leaf_u4{0, 0, 0, 0}, sums, to_sums + j * 4096, 0, 0);
+            to_sums += 32 * C::HD * 4;
+            leaf_f2 sum = {0.0f, 0.0f};
             DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
-                DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
-                    const leaf_f2 pair = cdna_pair(T(), now.dout[j][e]);
-                    squares = __builtin_elementwise_fma(pair, pair, squares);
-                    most.add(now.dout[j][e]);
-                    most.add(now.q[j][e]);
-                }
-            square = fmaxf(square, squares.x + squares.y);
-            delta = fmaxf(delta, fabsf(d));
-        }
-        bool infinite = row + 32 * c >= used || __builtin_fabsf(now.lse) == dev_infinity();
-        float negated = now.lse != now.lse ? __builtin_nanf("") : now.lse * log2e;
-        if (sub == 0) {
-            to[0] = infinite ? -dev_infinity() : negated;
-            to[32] = -d;
-        }
-        to += C::STATS;
-        if (__builtin_amdgcn_ballot_w64(infinite)) marks |= 1u << c;
-        if (LOOKS) marks |= attn_cdna_rows_look(now.dout, 0x2b800000u /* ATTN_SUBNORMAL_ROWS */) << c;
-        if constexpr (FLUSHES) {
-            of_q |= attn_cdna_rows_look(now.q, 0x35800000u /* ATTN_SUBNORMAL_KEYS */) << c;
-            DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
-                DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
-                    least.add(now.dout[j][e]);
-                    least.add(now.q[j][e]);
-                }
+                DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
+                    sum = __builtin_elementwise_fma(cdna_pair(T(), now.dout[j][e]), cdna_pair(T(), now.out[j][e]), sum);
+            float d = sum.x + sum.y;
+            DEV_UNROLL_FOR (int s = 0; s < 3; ++s)
+                d += __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(beside[s], __builtin_bit_cast(int, d)));
+            if constexpr (LIFTS) {
+                leaf_f2 squares = {0.0f, 0.0f};
+                DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
+                    DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
+                        const leaf_f2 pair = cdna_pair(T(), now.dout[j][e]);
+                        squares = __builtin_elementwise_fma(pair, pair, squares);
+                        most.add(now.dout[j][e]);
+                        most.add(now.q[j][e]);
+                    }
+                square = fmaxf(square, squares.x + squares.y);
+                delta = fmaxf(delta, fabsf(d));
+            }
+            bool infinite = row + 32 * c >= used || __builtin_fabsf(now.lse) == dev_infinity();
+            float negated = now.lse != now.lse ? __builtin_nanf("") : now.lse * log2e;
+            if (sub == 0) {
+                to[0] = infinite ? -dev_infinity() : negated;
+                to[32] = -d;
+            }
+            to += C::STATS;
+            if (__builtin_amdgcn_ballot_w64(infinite)) marks |= 1u << c;
+            if (LOOKS) marks |= attn_cdna_rows_look(now.dout, 0x2b800000u /* ATTN_SUBNORMAL_ROWS */) << c;
+            if constexpr (FLUSHES) {
+                of_q |= attn_cdna_rows_look(now.q, 0x35800000u /* ATTN_SUBNORMAL_KEYS */) << c;
+                DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
+                    DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
+                        least.add(now.dout[j][e]);
+                        least.add(now.q[j][e]);
+                    }
+            }
         }
     }
     if (FLUSHES && least.flushed()) marks |= CDNA_ROWS_FLUSHED;

@@ -34,10 +34,17 @@ template <int TILES, int PIECES> DEV_FN bool attn_cdna_flushed(const leaf_u2 (&x
     return least.flushed();
 }
 
+/* The same work tile, whose address occupies no register from before on. */
+DEV_FN const attn_work_tile &attn_cdna_again(const attn_work_tile &u) {
+    typedef DEV_SHARED const attn_work_tile shared;
+    return *(const attn_work_tile *)cdna_opaque_scalar((shared *)&u);
+}
+
 /* Query head h, from block `first` on: its first rows are in LDS and the next ones on their way. */
 template <bool LIFTED, class C>
-DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h, int first, int end) {
+DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &tile, int h, int first, int end) {
     cdna_launch l = cdna_launch_again();
+    const attn_work_tile &u = attn_cdna_again(tile);
     int thread = w.thread(), lane = thread & 63;
     int64_t b = dev_uniform(u.b), row = dev_uniform(u.seq.q.first), at = h * l->q_blocks + dev_uniform(u.seq.q_block);
     w.queries.enter_head(l, u, b, row, h, first, thread);
@@ -61,9 +68,9 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h
     cdna_barrier();
 }
 
-/* Steps from a block on: `any` up to its end, then `edge`, then `inner` ones. */
+/* Steps of a wave from a block on, by their ends: `unseen`, then `any`, then `edge`, then `inner` ones. */
 struct attn_cdna_run {
-    int any, edge, inner;
+    int unseen, any, edge, inner;
 };
 DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
 DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
@@ -79,10 +86,9 @@ template <class C> DEV_FN void attn_cdna_await(attn_cdna_loop<C> &w, const attn_
 }
 
 /* `any` are query blocks with a row whose LSE is infinite, with subnormal numbers, or at an edge of a mask that has a
- * left bound. */
+ * left bound. Kinds of steps are a wave's own, the barriers of all kinds the same. */
 template <class C>
 DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
-    int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end);
     int thread = w.thread();
     int mine = block + (thread & 63);
     uint32_t marks_at = (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4);
@@ -90,16 +96,26 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     /* else there are none here */
     enum { SUMS = !dev_is_f16<typename C::T>::yes && !dev_flushes<typename C::T>::yes && sizeof(typename C::T) == 2 };
     w.subnormal_steps = SUMS ? __builtin_amdgcn_ballot_w64(marks.y != 0 || w.subnormal_keys) : 0;
-    uint64_t edge = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end);
+    uint64_t edge, unseen = 0;
+    if constexpr (C::SKIPS) {
+        bool some, all;
+        w.scoring.look(mine * C::BM, C::BM, C::KEYS, some, all);
+        edge = __builtin_amdgcn_ballot_w64(!all);
+        unseen = __builtin_amdgcn_ballot_w64(!some) & ~w.subnormal_steps; /* whose sums take exact additions */
+    } else edge = __builtin_amdgcn_ballot_w64(mine < dev_uniform(u.inner_first) || mine >= dev_uniform(u.inner_end));
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
     if constexpr (C::MODE == CDNA_DROPOUT) any |= w.feature.draws() ? 0 : ~UINT64_C(0);
     if constexpr (C::MODE == CDNA_BIAS) any |= w.feature.element == 2 && !w.feature.gradient ? 0 : ~UINT64_C(0);
     if constexpr (cdna_hides(C::MODE))
         any |= __builtin_amdgcn_ballot_w64(attn_cdna_hidden_of<C>(w.feature, u, mine).some);
     attn_cdna_await(w, u, block, end);
-    int most = end - block < 64 ? end - block : 64, n = cdna_ones(any), m = n + cdna_ones(cdna_drop(edge & ~any, n));
-    int k = m + cdna_ones(cdna_drop(~(edge | any), m));
-    return {block + (n < most ? n : most), block + (m < most ? m : most), block + (k < most ? k : most)};
+    any &= ~unseen;
+    edge &= ~(unseen | any);
+    int most = end - block < 64 ? end - block : 64, none = cdna_ones(unseen),
+        n = none + cdna_ones(cdna_drop(any, none));
+    int m = n + cdna_ones(cdna_drop(edge, n)), k = m + cdna_ones(cdna_drop(~(unseen | any | edge), m));
+    auto before_end = [&](int steps) { return block + (steps < most ? steps : most); };
+    return {before_end(none), before_end(n), before_end(m), before_end(k)};
 }
 
 /* Where dK or dV goes, from the work tile's first key on. What nobody wants has no rows: its stores are dropped. */
@@ -216,7 +232,13 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
     }
     do {
         attn_cdna_run run = attn_cdna_run_of(w, u, block, end);
-        for (int from = block; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
+        const int from = block;
+        if constexpr (C::SKIPS)
+            if (block < run.unseen) {
+                w.lds.clear_ds();
+                for (; block < run.unseen; ++block) attn_cdna_step<CDNA_UNSEEN>(w, block, 0);
+            }
+        for (; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
         cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
         for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
         for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);

@@ -8,10 +8,10 @@
 
 #include "attn_bwd_cdna_hidden.h"
 
-/* What a step must mind, from the least to the most: nothing, all its pairs are in sight; pairs right of a bound; pairs
- * left of one too, rows of infinite LSE, and sums of dQ that may be subnormal; all that, and products that may lose
- * subnormal operands. */
-enum { CDNA_INNER, CDNA_EDGE, CDNA_ANY, CDNA_EXACT };
+/* What a wave must mind in a step, from the least to the most: nothing, none of its pairs is in sight, or all are; pairs
+ * right of a bound; pairs left of one too, rows of infinite LSE, and sums of dQ that may be subnormal; all that, and
+ * products that may lose subnormal operands. */
+enum { CDNA_UNSEEN, CDNA_INNER, CDNA_EDGE, CDNA_ANY, CDNA_EXACT };
 
 /* How S becomes P: the scale, and the mask. A pair is in sight if its distance, row + high - key, lies in [0, span] and
  * its key is in use. */
@@ -20,6 +20,7 @@ struct attn_cdna_scoring {
     int distance;     /* of the lane's first row of block 0 and its key of tile 0 */
     int span;
     int keys_left;        /* in use, from the lane's key of tile 0 on */
+    int used;             /* of the wave's keys */
     int high;             /* right bound of the row at distance 0, from the first key on */
     bool bounded;         /* the mask has a left bound                                   */
     float to_ds, to_sums; /* f16 of gfx90a (attn_bwd_cdna_lift.h): P (dP - delta) to dS, dS K to what is added to dQ */
@@ -34,7 +35,14 @@ struct attn_cdna_scoring {
         distance = 4 * (lane / 16) - key + high;
         span = high - low;
         bounded = low > -far;
-        keys_left = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, keys) - key;
+        used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, keys) - keys / 4 * wave;
+        keys_left = used - lane % 16;
+    }
+    /* Of the pairs of so many rows from `row` on and the wave's keys: one may be in sight, all are (of rows in use). */
+    DEV_METHOD void look(int row, int rows, int keys, bool &some, bool &all) const {
+        const int farthest = dev_uniform(distance) + (row + rows - 1), nearest = farthest - (rows + keys - 2);
+        some = used > 0 && farthest >= 0 && nearest <= span;
+        all = used >= keys && nearest >= 0 && farthest <= span;
     }
     /* dS is at most `bound`. Factors: 2^10 of P and of each tensor, 2^e of dS. */
     DEV_METHOD void lift(float bound) {
@@ -50,6 +58,7 @@ struct attn_cdna_scoring {
  * dS. */
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
+    enum { HERE = C::SCORES_HERE && KIND != CDNA_EXACT };
     enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT, DROPS = C::MODE == CDNA_DROPOUT };
     enum { TILES = C::TILES, MASKED = KIND != CDNA_INNER, ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT };
     leaf_f4 s[TILES], dp[TILES];
@@ -77,9 +86,11 @@ template <int KIND, class C> struct attn_cdna_scores {
             }
         }
     }
-    /* Piece q of 8 TILES is stage 0 to 3 of pair e. Where two pieces follow a product, two pairs take turns. */
-    DEV_FN constexpr int pair_of(int q) { return C::PIECES_V >= 4 ? q / 4 : q / 8 * 2 + q % 2; }
-    DEV_FN constexpr int stage_of(int q) { return C::PIECES_V >= 4 ? q % 4 : q / 2 % 4; }
+    /* Piece q of 8 TILES is stage 0 to 3 of pair e. Two pairs take turns where two pieces follow a product, or beside
+     * products that clang does not see: it would put an s_nop between two stages (masks of two pairs would spill). */
+    enum { TURNS = C::PIECES_V < 4 || (HERE && !MASKED) };
+    DEV_FN constexpr int pair_of(int q) { return TURNS ? q / 8 * 2 + q % 2 : q / 4; }
+    DEV_FN constexpr int stage_of(int q) { return TURNS ? q / 2 % 4 : q % 4; }
 
     /* Whether the mask lets pair e of scores be seen. */
     DEV_METHOD void look(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, const leaf_f4 &lse, int e) {
@@ -96,7 +107,8 @@ template <int KIND, class C> struct attn_cdna_scores {
     }
     DEV_METHOD leaf_f2 scores_of(int e) {
         const int k = e / TILES, i = e % TILES;
-        if (k == 0) cdna_keep<C::IN_AGPRS>(s[i]);
+        if (e == 0) cdna_settle_scores<HERE>();
+        if (k == 0) cdna_keep<C::IN_AGPRS && !HERE>(s[i]);
         return k ? s[i].zw : s[i].xy;
     }
     /* The exponents of pair e with a bias. */
@@ -163,7 +175,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_METHOD void gradient(const attn_cdna_lds<C> &lds, int q) {
         const int e = pair_of(q), stage = stage_of(q), k = e / TILES, i = e % TILES;
         if (stage == 0) {
-            if (k == 0) cdna_keep<C::IN_AGPRS>(dp[i]);
+            if (k == 0) cdna_keep<C::IN_AGPRS && !HERE>(dp[i]);
             leaf_f2 flow = kept(k ? dp[i].zw : dp[i].xy, k ? start.zw : start.xy, i, k);
             if constexpr (MASKED || cdna_biased(C::MODE))
                 ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};

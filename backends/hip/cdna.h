@@ -49,6 +49,12 @@ template <bool ACC> DEV_FN void cdna_keep(leaf_f4 &x) {
 DEV_FN void cdna_settle() {
     if (LEAF_FLUSHES) asm volatile("s_nop 7\n\ts_nop 2");
 }
+/* What the first reader of scores lacks of the wait states behind a product (leaf_mma_16_here). */
+template <bool HERE> DEV_FN void cdna_settle_scores() {
+    if constexpr (HERE) asm volatile("s_nop %0" ::"n"(LEAF_FLUSHES ? 5 : 1));
+}
+/* Up to here the registers hold this. */
+DEV_FN void cdna_hold(const leaf_f4 &x) { asm volatile("" ::"v"(x)); }
 /* One wait for both. */
 DEV_FN void cdna_arrived(leaf_u4 &x, leaf_u4 &y) { asm volatile("" : "+v"(x), "+v"(y)); }
 /* The kernel's argument, read again from here on: it occupies no scalar registers through the loops. */
@@ -220,17 +226,24 @@ template <int WORK, int PRODUCTS, class Overlap> DEV_FN void cdna_share(Overlap 
         if (WORK % PRODUCTS == 0 || first + e < end) overlap.step(first + e);
 }
 
-/* acc[i] = A B[i]^T + start, i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
-template <bool EXACT, class C, int PIECES, class Operand, class Overlap>
+/* acc[i] = A B[i]^T + start (none: 0), i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
+template <bool EXACT, class C, int PIECES, class Operand, class Overlap, class... Start>
 DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&b)[C::TILES][PIECES][2],
-                    const leaf_f4 &start, Overlap overlap) {
+                    Overlap overlap, const Start &...start) {
     enum { PRODUCTS = 2 * C::TILES * PIECES };
+    typedef typename C::T T;
     DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j) {
         a.want(j);
         const auto x = a.at(j);
         DEV_UNROLL_FOR (int h = 0; h < 2; ++h) {
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
-                acc[i] = cdna_mma<EXACT>(typename C::T(), x.half(h), b[i][j][h], j + h ? acc[i] : start);
+                if constexpr (!EXACT && C::SCORES_HERE) {
+                    if (j + h) leaf_mma_16_here(T(), acc[i], x.half(h), b[i][j][h]);
+                    else leaf_mma_16_here_first(T(), acc[i], x.half(h), b[i][j][h], start...);
+                } else {
+                    if (!(j + h)) acc[i] = leaf_f4{start...};
+                    acc[i] = cdna_mma<EXACT>(T(), x.half(h), b[i][j][h], acc[i]);
+                }
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
                     cdna_share<8 * C::TILES, PRODUCTS>(overlap, C::TILES * (2 * j + h) + i);
@@ -238,6 +251,8 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
                 }
             }
         }
+        if constexpr (!EXACT && C::SCORES_HERE) /* no vector instruction writes there while products may read it */
+            if (j == (C::TILES > 1 ? 1 : 3)) (cdna_hold(start), ...);
         if constexpr (!Overlap::ORDERED) {
             overlap.step(j);
             CDNA_FENCE();

@@ -46,6 +46,29 @@ DEV_FN leaf_f4 leaf_mma_16(dev_bf16, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
                                                      0, 0, 0);
 }
 
+/* The same, whose sums stay in ordinary registers where other products of a kernel have theirs in AGPRs: clang 19 chooses for
+ * all, and vector instructions read no AGPR. FIRST: c is in other registers than the sums, or 0 (ZERO). clang sees no matrix
+ * instruction in it: who reads the sums adds wait states (cdna_settle_scores). */
+#if defined(__gfx90a__)
+#define LEAF_MFMA_F16  "v_mfma_f32_16x16x16f16"
+#define LEAF_MFMA_BF16 "v_mfma_f32_16x16x16bf16_1k"
+#else
+#define LEAF_MFMA_F16  "v_mfma_f32_16x16x16_f16"
+#define LEAF_MFMA_BF16 "v_mfma_f32_16x16x16_bf16"
+#endif
+#define LEAF_MMA_16_HERE(T, instruction)                                                                               \
+    DEV_FN void leaf_mma_16_here(T, leaf_f4 &sums, leaf_u2 a, leaf_u2 b) {                                             \
+        asm(instruction " %0, %1, %2, %0" : "+v"(sums) : "v"(a), "v"(b));                                              \
+    }                                                                                                                  \
+    DEV_FN void leaf_mma_16_here_first(T, leaf_f4 &sums, leaf_u2 a, leaf_u2 b) {                                       \
+        asm(instruction " %0, %1, %2, 0" : "=&v"(sums) : "v"(a), "v"(b));                                              \
+    }                                                                                                                  \
+    DEV_FN void leaf_mma_16_here_first(T, leaf_f4 &sums, leaf_u2 a, leaf_u2 b, leaf_f4 start) {                        \
+        asm(instruction " %0, %1, %2, %3" : "=&v"(sums) : "v"(a), "v"(b), "v"(start));                                 \
+    }
+LEAF_MMA_16_HERE(dev_f16, LEAF_MFMA_F16)
+LEAF_MMA_16_HERE(dev_bf16, LEAF_MFMA_BF16)
+
 #if defined(__gfx90a__)
 /* 16-bit operands with nothing taken for zero: as f32, a quarter as fast. The operands lie alike: what is a lane's
  * number i of four becomes its only one of step i. Made where they are used: those of keys that stay in registers would
