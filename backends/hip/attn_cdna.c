@@ -2,8 +2,8 @@
  *
  * The host side of CDNA's own main loop: which problems it takes and what it decides about them. Loops "cdna",
  * "cdna_tall" of head dim 192; where the matrix unit takes subnormal operands for zero "cdna_exact", "cdna_bf16" and
- * "cdna_bf16_tall"; of f32 "cdna_f32". Kernels: attn_bwd_cdna.h. Where it does not take a problem, the shared kernels of
- * the same tile run. Pure functions. */
+ * "cdna_bf16_tall"; of f32 "cdna_f32". Kernels: attn_bwd_cdna.h. Where it does not take a problem, the shared kernels
+ * of the same tile run. Pure functions. */
 #include "attn_cdna_modes.h"
 
 #include "backends/gpu/attn_tiled.h"
@@ -160,7 +160,8 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
 }
 
 /* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
- * and LSE as CDNA's own preprocess kernel writes it for them. They store dBias of every pair as elements of q's type. */
+ * and LSE as CDNA's own preprocess kernel writes it for them. They store dBias of every pair as elements of q's
+ * type. */
 static const char *bias_refusal(const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
