@@ -40,6 +40,7 @@ template <int HD_> struct attn_cdna_f32 {
         KEYS = BN / 4,
         TILES = KEYS / 16,
         SKIPS = 0,
+        SCORES_HERE = 0,
         PIECES = HD / 32, /* two of 16 bytes a lane */
         PIECES_V = PIECES,
         FRAGMENTS = HD / 16, /* of 16 bytes a lane in 16 rows */
