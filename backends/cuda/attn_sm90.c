@@ -94,14 +94,16 @@ static int wants_bias_more(const stw_attn_params *p) {
            (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p));
 }
 /* dS has the error of an exponential of 2^-22, which 16 bits hide: f32 dBias was off by up to 1.8 times what is allowed
- * (root mean square, H200). */
-static int makes_f32_dbias(const stw_attn_params *p) { return p->outputs & STW_OUT_DBIAS && p->dbias_dtype == STW_F32; }
+ * (root mean square, H200). That of a broadcast bias is summed by a kernel of its own. */
+static int stores_f32_dbias(const stw_attn_params *p) {
+    return p->outputs & STW_OUT_DBIAS && p->dbias_dtype == STW_F32 && !stw_attn_bias_is_summed(p);
+}
 #define F32_DBIAS "it makes dBias of 16 bits: its dS is not as good as f32"
 /* NULL, or what it does not. It counts bytes between two queries of f32 in 31 bits. */
 static const char *bias_refusal(const stw_attn_params *p) {
     const int64_t most = INT32_MAX / 4;
     if (!wants_bias_more(p)) return NULL;
-    if (makes_f32_dbias(p)) return F32_DBIAS;
+    if (stores_f32_dbias(p)) return F32_DBIAS;
     if (p->features & STW_FEAT_DROPOUT)
         return "with dropout it takes a bias of the inputs' type or bytes and sums dBias alone";
     if ((p->bias_dtype == STW_F32 && p->bias.query > most) || (p->outputs & STW_OUT_DBIAS && p->dbias.query > most))
@@ -190,7 +192,7 @@ static const char *wide_mode_of(const stw_attn_params *p) {
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
     if (p->features & STW_FEAT_DROPOUT && p->features & (STW_FEAT_ALIBI | STW_FEAT_BIAS))
         return "its kernels of wide heads take dropout alone";
-    if (makes_f32_dbias(p)) return F32_DBIAS;
+    if (stores_f32_dbias(p)) return F32_DBIAS;
     const uint32_t f = p->features & FEATURES;
     const char *text = refusal_of(p, bn, f && f != STW_FEAT_DROPOUT), *const mode = wide_mode_of(p);
     const int narrow = p->head_dim_qk <= 64 && p->head_dim_v <= 64;
