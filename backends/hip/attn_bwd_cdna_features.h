@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * What CDNA's own main loop (attn_bwd_cdna.h) does for deterministic mode, ALiBi, softcap, dropout and a bias, each in
- * kernels of its own, which know deterministic mode besides where they have one wave a SIMD; for masks in memory: attn_bwd_cdna_hidden.h. C: attn_cdna, the shapes, with the mode. Lane l is
- * (n, g) = (l % 16, l / 16). */
+ * kernels of its own, which know deterministic mode besides where they have one wave a SIMD; for masks in memory:
+ * attn_bwd_cdna_hidden.h. C: attn_cdna, the shapes, with the mode. Lane l is (n, g) = (l % 16, l / 16). */
 #ifndef STW_HIP_ATTN_BWD_CDNA_FEATURES_H
 #define STW_HIP_ATTN_BWD_CDNA_FEATURES_H
 

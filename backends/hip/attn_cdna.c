@@ -93,9 +93,9 @@ static int64_t class_of_keys(const stw_attn_params *p) {
 }
 
 /* The own kernels are of several modes, by what each always knows besides causal masks and windows, and what it knows
- * where the call asks for it, which kernels of one wave a SIMD have registers for. The kernel for dropout also does ALiBi or a softcap without it. `exact`: what stands
- * behind it where products may lose subnormal operands; kernels that know deterministic mode, where other work tiles
- * wait, leave none. The first mode that fits is taken. */
+ * where the call asks for it, which kernels of one wave a SIMD have registers for. The kernel for dropout also does
+ * ALiBi or a softcap without it. `exact`: what stands behind it where products may lose subnormal operands; kernels
+ * that know deterministic mode, where other work tiles wait, leave none. The first mode that fits is taken. */
 enum { DIM_64 = 1, DIM_128 = 2, DIM_256 = 4, ANY_DIM = DIM_64 | DIM_128 | DIM_256, ABOVE_64 = DIM_128 | DIM_256 };
 typedef struct cdna_mode {
     const char *name, *exact;
@@ -156,7 +156,8 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
 }
 
 /* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
- * and LSE as CDNA's own preprocess kernel writes it for them. They store dBias of every pair as elements of q's type. */
+ * and LSE as CDNA's own preprocess kernel writes it for them. They store dBias of every pair as elements of q's type.
+ */
 static const char *bias_refusal(const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
