@@ -8,9 +8,9 @@
 
 #include "attn_bwd_cdna_hidden.h"
 
-/* What a wave must mind in a step, from the least to the most: nothing, none of its pairs is in sight, or all are; pairs
- * right of a bound; pairs left of one too, rows of infinite LSE, and sums of dQ that may be subnormal; all that, and
- * products that may lose subnormal operands. */
+/* What a wave must mind in a step, from the least to the most: nothing, none of its pairs is in sight, or all are;
+ * pairs right of a bound; pairs left of one too, rows of infinite LSE, and sums of dQ that may be subnormal; all that,
+ * and products that may lose subnormal operands. */
 enum { CDNA_UNSEEN, CDNA_INNER, CDNA_EDGE, CDNA_ANY, CDNA_EXACT };
 
 /* How S becomes P: the scale, and the mask. A pair is in sight if its distance, row + high - key, lies in [0, span] and
