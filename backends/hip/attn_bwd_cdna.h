@@ -62,29 +62,30 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         MODE = MODE_,
         BM = 32,
         BN = (int)STW_CDNA_BN(HD_),
-        HELD = (int)STW_CDNA_HELD(HD_),                /* queries in LDS at a time                 */
-        PARTS = BM / HELD,                             /* of a step, which follow one another      */
-        KEYS = BN / 4,                                 /* of a wave                                */
-        TILES = KEYS / 16,                             /* of 16 keys, a wave's                     */
-        ZIPPED = TILES / 2 * 4,                        /* fragments of dS whose keys are zipped    */
-        PIECES = HD / 32,                              /* of 16 bytes a lane in 16 rows of Q       */
-        PIECES_V = HD_V_ / 32,                         /* of dO                                    */
-        WIDTH = (HD + 63) / 64 * 64,                   /* columns of Q and dO in LDS               */
-        HALVES = HD % 64 ? 1 : 2,                      /* of 16 queries, a wave's part of dQ       */
-        COLUMNS = HD / 32 / HALVES,                    /* 16-column tiles of it                    */
-        TENSORS = WIDTH % 128 ? 1 : 2,                 /* of Q and dO, that a thread brings        */
-        STRIPS = WIDTH == 192 ? 3 : 1,                 /* of columns, of each of which it has four */
-        UNITS = TENSORS * STRIPS,                      /* of four rows x four columns              */
-        FOURS = WIDTH / STRIPS / 4,                    /* columns of a strip                       */
-        MORE = MODE >= CDNA_DROPOUT,                   /* to keep in registers                     */
-        SKIPS = cdna_skips(MODE),                      /* products of a wave that sees no pair     */
-        IN_AGPRS = WIDTH >= 128 || MORE,               /* one wave a SIMD                          */
-        TURNS = cdna_turns(MODE, IN_AGPRS),            /* of deterministic mode                    */
-        SCORES_HERE = HD == 128 && MODE == CDNA_PLAIN, /* S and dP in ordinary registers */
-        ROW = WIDTH * 2 + 32,                          /* of Q or dO             */
-        SCORE_ROW = BN * 2 + 32,                       /* of dS                  */
-        SCORE_FOUR = 4 * SCORE_ROW + 64,               /* four rows of dS        */
-        TRANSPOSED = 16 * WIDTH * 2,                   /* Q^T or dO^T of a half  */
+        HELD = (int)STW_CDNA_HELD(HD_),                     /* queries in LDS at a time                 */
+        PARTS = BM / HELD,                                  /* of a step, which follow one another      */
+        KEYS = BN / 4,                                      /* of a wave                                */
+        TILES = KEYS / 16,                                  /* of 16 keys, a wave's                     */
+        ZIPPED = TILES / 2 * 4,                             /* fragments of dS whose keys are zipped    */
+        PIECES = HD / 32,                                   /* of 16 bytes a lane in 16 rows of Q       */
+        PIECES_V = HD_V_ / 32,                              /* of dO                                    */
+        WIDTH = (HD + 63) / 64 * 64,                        /* columns of Q and dO in LDS               */
+        HALVES = HD % 64 ? 1 : 2,                           /* of 16 queries, a wave's part of dQ       */
+        COLUMNS = HD / 32 / HALVES,                         /* 16-column tiles of it                    */
+        TENSORS = WIDTH % 128 ? 1 : 2,                      /* of Q and dO, that a thread brings        */
+        STRIPS = WIDTH == 192 ? 3 : 1,                      /* of columns, of each of which it has four */
+        UNITS = TENSORS * STRIPS,                           /* of four rows x four columns              */
+        FOURS = WIDTH / STRIPS / 4,                         /* columns of a strip                       */
+        MORE = MODE >= CDNA_DROPOUT,                        /* to keep in registers                     */
+        SKIPS = MODE == CDNA_PLAIN && !attn_lifts<T_>::yes, /* products of a wave that sees no pair */
+        IN_AGPRS = WIDTH >= 128 || MORE,                    /* one wave a SIMD                          */
+        TURNS = cdna_turns(MODE, IN_AGPRS),                 /* of deterministic mode                    */
+        /* S and dP in ordinary registers; their start must come from LDS alone */
+        SCORES_HERE = HD == 128 && MODE == CDNA_PLAIN && !attn_lifts<T_>::yes,
+        ROW = WIDTH * 2 + 32,            /* of Q or dO             */
+        SCORE_ROW = BN * 2 + 32,         /* of dS                  */
+        SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
+        TRANSPOSED = 16 * WIDTH * 2,     /* Q^T or dO^T of a half  */
         AT_Q = 0,
         AT_DOUT = AT_Q + HELD * ROW,
         AT_QT = AT_DOUT + HELD * ROW,

@@ -34,9 +34,6 @@ DEV_FN constexpr int cdna_turns(int mode, bool one_wave) {
 DEV_FN constexpr bool cdna_slopes(int mode) { return mode == CDNA_ALIBI || mode == CDNA_DROPOUT; }
 /* The problem has a bias. */
 DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode == CDNA_BYTES; }
-/* A wave leaves out products of steps in which it sees no pair: where such a step has nothing else to do. */
-DEV_FN constexpr bool cdna_skips(int mode) { return !cdna_biased(mode) && !cdna_hides(mode); }
-
 /* ---- deterministic mode ---- */
 
 /* Key blocks add to a query block in descending order (STW_KEYS_DESCEND), so that under a causal mask nobody waits at

@@ -50,8 +50,8 @@ template <int WORDS> DEV_FN uint32_t attn_cdna_rows_look(const leaf_u4 (&x)[WORD
 }
 
 /* What attn_cdna_preprocess does of a wave's 64 rows where the matrix unit flushes nothing: a product of 16 rows of dO
- * and the same of O has their deltas on its diagonal. Lane (n, g) loads columns 8 g .. of 32 of row n, in both the
- * same. Returns marks. */
+ * and the same of O has their deltas on its diagonal. Lane (n, g) loads columns 8 g .. of 32 of row n, of both tensors.
+ * Returns marks. */
 template <class C>
 DEV_FN uint32_t attn_cdna_rows_multiply(const stw_attn_launch &l, cdna_buffer dout, cdna_buffer out, cdna_buffer lse,
                                         cdna_buffer sums, cdna_buffer stats, int low, int used, int cols, int blocks,

@@ -46,9 +46,9 @@ DEV_FN leaf_f4 leaf_mma_16(dev_bf16, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
                                                      0, 0, 0);
 }
 
-/* The same, whose sums stay in ordinary registers where other products of a kernel have theirs in AGPRs: clang 19
- * chooses for all, and vector instructions read no AGPR. FIRST: c is in other registers than the sums, or 0 (ZERO).
- * clang sees no matrix instruction in it: who reads the sums adds wait states (cdna_settle_scores). */
+/* The same, whose sums stay in ordinary registers where other products of a kernel have theirs in AGPRs: clang 19 has
+ * one choice for all, and vector instructions read no AGPR. Sums begin at 0 or at `start`. clang sees no matrix
+ * instruction in it, so wait states are the caller's (cdna_settle_scores, cdna_hold). */
 #if defined(__gfx90a__)
 #define LEAF_MFMA_F16  "v_mfma_f32_16x16x16f16"
 #define LEAF_MFMA_BF16 "v_mfma_f32_16x16x16bf16_1k"
