@@ -42,7 +42,7 @@
  * it waits for that of step j in phase 1. In phase 4 it releases that of step j - 1, whose additions came before the
  * barrier, and looks at that of step j + 1; one fence serves both.
  *
- * A kernel knows one feature of single scores (FEATURE, attn_bwd_sm90_features.h), dropout with ALiBi or a bias, or
+ * A kernel knows one feature of single pairs (FEATURE, attn_bwd_sm90_features.h), dropout with ALiBi or a bias, or
  * none. ALiBi adds to the exponents of phase 5. Under softcap phase 5 ends with tanh instead of P. Phase 1 makes P of
  * it for dV, and P (1 - tanh^2), which is all that phase 2 needs. The bias of step j + 1 is asked for in phase 4, into
  * the place of dS(j - 1), and read in phase 5.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What features of single scores do in sm90's own main loops, in the registers of a thread: ALiBi, softcap and a bias
+ * What features of single pairs do in sm90's own main loops, in the registers of a thread: ALiBi, softcap and a bias
  * (dropout: attn_bwd_sm90_dropout.h). A main loop says by sm90_place which queries and keys a thread holds; value
  * 4 i + 2 a + b is key `key` + 8 a of the work tile and query 8 i + `query` + b of the block, as wgmma lays out S^T. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_FEATURES_H

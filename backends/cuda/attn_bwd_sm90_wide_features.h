@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What features of single scores do in sm90's main loops for wide heads: ALiBi of both forms, or a softcap, which one
+ * What features of single pairs do in sm90's main loops for wide heads: ALiBi of both forms, or a softcap, which one
  * kernel tells apart by a branch that is the same for all threads. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_FEATURES_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_FEATURES_H

@@ -82,8 +82,9 @@ typedef struct stw_cp_transport {
     const char *(*error_text)(void *user, int error);
 } stw_cp_transport;
 
-typedef struct stw_cp stw_cp;           /**< this rank among the others                                     */
-typedef struct stw_cp_plan stw_cp_plan; /**< one problem class over the ranks, ready to run; immutable       */
+typedef struct stw_cp stw_cp; /**< this rank among the others */
+/** One problem class over the ranks, ready to run. It owns a stream and two events, so its calls come one at a time. */
+typedef struct stw_cp_plan stw_cp_plan;
 
 /** Makes this rank known. Nothing is sent; the transport's ranks are the caller's, none is made here.
  * @param transport  read, not kept, but for `user`

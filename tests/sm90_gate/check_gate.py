@@ -2,7 +2,7 @@
 """What ptxas made of Hopper's own main loop, against what it is meant to be; nothing runs, no GPU is needed.
 
 For every row of the table with a loop of Hopper's own, both types, deterministic or not, there is a kernel without
-features of single scores, for loop `sm90` also one for f32 outputs, one GENERAL and one for each of them, and for both modes one for
+features of single pairs, for loop `sm90` also one for f32 outputs, one GENERAL and one for each of them, and for both modes one for
 dropout with ALiBi, one with a bias, one with f32 outputs and one for an f32 bias and a gradient of every pair, for wide heads one for
 f32 outputs, one for ALiBi and softcap, one for dropout, one for it with f32 outputs, one for a bias and one for masks, for both modes, and no other. Its matrix
 instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no wait
