@@ -52,8 +52,8 @@ typedef struct stw_device {
     void *state;
 } stw_device;
 
-/* A bit of params.features that no kernel sees: a part of a problem over ranks on the CPU. Its intervals have been checked
- * (cp_intervals), and their bounds may lie behind the part's own rows. */
+/* A bit of params.features that no kernel sees: a part of a problem over ranks on the CPU. Its intervals have been
+ * checked (cp_intervals), and their bounds may lie behind the part's own rows. */
 #define STW_FEAT_CHECKED_INTERVALS 0x80000000u
 
 typedef enum stw_plan_kind { STW_PLAN_ATTN_BWD = 1, STW_PLAN_ATTN_FWD = 2, STW_PLAN_JAGGED_BWD = 3 } stw_plan_kind;
@@ -155,10 +155,10 @@ typedef struct stw_backend_ops {
                              void *workspace, stw_stream stream, uint32_t cpu_threads);
 
     /* Attention over ranks (dispatch/cp.h). cp_open at plan time; cp_close takes what it left, also after a failure.
-     * cp_check refuses what attn_bwd or attn_fwd would of a call's tensors, cp_intervals what they would of the bounds of
-     * one dense sequence of that number, or of a batch from it on; null: bounds cannot be read. cp_order: what `after` gets from now on
-     * comes behind what `before` has got; `joins`: from the side's stream back to the caller's. Nothing but cp_open
-     * and cp_close allocates or waits. */
+     * cp_check refuses what attn_bwd or attn_fwd would of a call's tensors, cp_intervals what they would of the bounds
+     * of a dense batch whose sequences are numbered from `sequence` on; null: bounds cannot be read. cp_order: what
+     * `after` gets from now on comes behind what `before` has got; `joins`: from the side's stream back to the
+     * caller's. Nothing but cp_open and cp_close allocates or waits. */
     stw_status (*cp_open)(const stw_device *device, stw_cp_side *side_out);
     void (*cp_close)(const stw_device *device, stw_cp_side *side);
     stw_status (*cp_check)(const stw_device *device, const char *who, stw_plan_kind kind, const stw_attn_params *params,

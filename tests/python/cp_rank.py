@@ -58,7 +58,7 @@ def check_masks(cp, size):
     ids = torch.tensor([[4] * 9 + [5] * 20 + [6] * 8, [1] * 30 + [2] * 7])
     masked(cp, torch.float32, 2, 37, masks.documents(ids), True)
     masked(cp, torch.bfloat16, 2, 37, masks.prefix(37, [8, 13]), False)
-    bounds = torch.tensor([[[j + 3 + h, j + 7, 0, j - 20] for j in range(37)] for h in range(6)], dtype=torch.int32).clamp(0, 37)
+    bounds = torch.tensor([[[j + 3 + h, j + 7, 0, j - 20] for j in range(37)] for h in range(6)]).int().clamp(0, 37)
     masked(cp, torch.float64, 2, 37, masks.Intervals(bounds[None], masks.IntervalForm.TWO_RANGES), False)
     blocks = torch.eye(2 * size, dtype=torch.bool)
     blocks[:, 0] = True  # each row sees a key

@@ -206,13 +206,16 @@ class _Mask(NamedTuple):
     bounds: torch.Tensor | None = None
     blocks: torch.Tensor | None = None
 
+    def given(self) -> dict:
+        return {name: t for name, t in (("intervals", self.bounds), ("block_mask", self.blocks)) if t is not None}
+
     def fields(self) -> dict:
         """Of stw_attn_desc: a dimension of one is a broadcast."""
         return {name: tuple(0 if size == 1 else stride for size, stride in zip(t.shape, t.stride()))
-                for name, t in (("intervals", self.bounds), ("block_mask", self.blocks)) if t is not None}
+                for name, t in self.given().items()}
 
     def pointers(self) -> dict:
-        return {name: t.data_ptr() for name, t in (("intervals", self.bounds), ("block_mask", self.blocks)) if t is not None}
+        return {name: t.data_ptr() for name, t in self.given().items()}
 
 
 class _Attention(torch.autograd.Function):
@@ -279,14 +282,15 @@ class ContextParallel:
         if found is None:
             return _Mask()
         if isinstance(found, masks.BlockMask):
-            t, wanted, dtypes = torch.as_tensor(found.blocks), [-(-total // masks.BLOCK) for total in totals], (torch.uint8, torch.bool)
-            name, of = "blocks", heads[0]
+            name, t, of, dtypes = "blocks", torch.as_tensor(found.blocks), heads[0], (torch.uint8, torch.bool)
+            wanted = [-(-total // masks.BLOCK) for total in totals]
         else:
-            t, wanted, dtypes = torch.as_tensor(found.bounds), [totals[1], _BOUNDS[IntervalForm(found.form)]], (torch.int32,)
-            name, of = "bounds", heads[1]
-        if t.dim() != 4 or list(t.shape[2:]) != wanted or t.shape[0] not in (1, batch) or t.shape[1] not in (1, of) or t.dtype not in dtypes:
-            raise ValueError(f"context_parallel: {name} of block_mask is {tuple(t.shape)} of {t.dtype}: over ranks it is that of the "
-                             f"whole problem, ({batch} or 1, {of} or 1, {wanted[0]}, {wanted[1]}) of {dtypes[0]}")
+            name, t, of, dtypes = "bounds", torch.as_tensor(found.bounds), heads[1], (torch.int32,)
+            wanted = [totals[1], _BOUNDS[IntervalForm(found.form)]]
+        fits = t.dim() == 4 and list(t.shape[2:]) == wanted and t.shape[0] in (1, batch) and t.shape[1] in (1, of)
+        if not fits or t.dtype not in dtypes:
+            raise ValueError(f"context_parallel: {name} of block_mask is {tuple(t.shape)} of {t.dtype}: over ranks it is "
+                             f"that of the whole problem, ({batch} or 1, {of} or 1, {wanted[0]}, {wanted[1]}) of {dtypes[0]}")
         t = t.to(self.device)
         return _Mask(blocks=t.view(torch.uint8)) if name == "blocks" else _Mask(form=int(found.form), bounds=t)
 
@@ -296,7 +300,7 @@ class ContextParallel:
         strides with a contiguous last dimension. On GPUs gradients have the same bits run after run under
         torch.use_deterministic_algorithms, on the CPU always.
         total_q, total_k: rows of the whole; None: those of this rank times the group's size, where that is right.
-        block_mask: as that of sternway.torch.flex_attention, beside is_causal: the whole problem's mask, the same on all ranks."""
+        block_mask: as that of sternway.torch.flex_attention, beside is_causal: the whole problem's, the same on all ranks."""
         for name, t in (("q", q), ("k", k), ("v", v)):
             if t.dim() != 4 or t.device != self.device or t.dtype != q.dtype:
                 raise ValueError(f"context_parallel: {name} is a {t.dim()}-dimensional tensor of {t.dtype} on {t.device}: q, k and "
@@ -321,7 +325,8 @@ class ContextParallel:
                   torch.float64: _native.F64}
         strides = {name: t.stride()[:3] for name, t in tensors.items()}
         number = {"scale": scale} if scale is not None else {}
-        flags = (_native.ATTN_HAS_SCALE if scale is not None else 0) | (_native.ATTN_BLOCK_MASK if mask.blocks is not None else 0)
+        flags = 0 if scale is None else _native.ATTN_HAS_SCALE
+        flags |= 0 if mask.blocks is None else _native.ATTN_BLOCK_MASK
         attn = _fill(_native.AttnDesc, dtype=dtypes[q.dtype], batch=q.shape[0], heads_q=q.shape[1], heads_kv=k.shape[1],
                      head_dim_qk=q.shape[3], head_dim_v=v.shape[3], max_seq_q=q.shape[2], max_seq_kv=k.shape[2],
                      mask=_native.MASK_CAUSAL_TOP_LEFT if is_causal else _native.MASK_NONE, deterministic=deterministic,
