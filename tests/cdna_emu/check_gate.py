@@ -138,8 +138,9 @@ def main():
             elif own and asked:
                 exact = 4 if arch == "gfx90a" else 0  # in the same kernel, each product as four of f32
                 capped = hd * CDNA_ROWS * keys // 4096 // WAVES if mode == "dropout" else 0  # dP beside a softcap
-                # where clang leaves a loop in its middle, two branches more
-                loops = [found for more in (0, 2) for found in straight_loops(instructions, ASKED_BRANCHES + more, 1) if found[0] == step]
+                loops = [found for found in straight_loops(instructions, ASKED_BRANCHES, 1) if found[0] == step]
+                if not loops: # clang leaves them in their middle: two branches more, and the wait for the turn is within
+                    loops = [found for found in straight_loops(instructions, ASKED_BRANCHES + 2, 2) if found[0] == step]
                 most = CDNA_STEP_MOST[arch, hd, "bf16" if "_bf16_" in name else "f16"] + CDNA_STEP_MORE[mode] + ASKED_MORE
                 if not loops or matrix != (3 + exact) * step + (1 + exact) * capped:
                     failures.append(f"{name}: {matrix} matrix instructions, loops of {loops}; a step has {step}")
