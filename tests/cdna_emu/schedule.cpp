@@ -208,7 +208,7 @@ struct Worker {
         std::ostringstream text;
         text << "kernel " << run.program->name << ' ' << run.lds_bytes << ' ' << ((kernel.rsrc1 & 63) + 1) * 8 << '\n';
         for (size_t i = 0; i < code.size(); ++i)
-            text << "code " << i << ' ' << code[i].cycles << ' ' << code[i].text() << '\n';
+            text << "code " << i << ' ' << (int)code[i].cycles << ' ' << code[i].text() << '\n';
         for (const std::vector<TraceEntry> &trace : traces) {
             text << "wave";
             for (const TraceEntry &e : trace) {
