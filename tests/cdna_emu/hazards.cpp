@@ -115,6 +115,7 @@ struct Facts {
     u32 longest = 0, states = 1; /* wait states: the most that one behind it may need, its own */
     u8 passes = 0;               /* of a matrix product; 0: another */
     bool leaves_no_lane = false; /* s_cbranch_execz, where it is taken */
+    bool sets_exec = false;      /* it may leave lanes again */
 };
 
 struct Hazards {
@@ -132,9 +133,11 @@ enum { KEPT = 32, MOST_STATES = 19 };
 } // namespace
 
 /* The last instructions that leave something behind, in a ring; where a branch led elsewhere last, and one that is
- * taken without lanes: a store right before it stores nothing. */
+ * taken without lanes: a store right before it stores nothing, and up to the next write of EXEC (`no_lanes`) VALU writes
+ * no vector. */
 struct Issued {
     u64 now = 0, jumped = 0, emptied = 0;
+    bool no_lanes = false;
     int next = -1;
     u32 count = 0;
     Issue last[KEPT];
@@ -142,7 +145,11 @@ struct Issued {
 
 Issued *issued_new() { return new Issued; }
 void issued_free(Issued *issued) { delete issued; }
-void issued_clear(Issued &issued) { issued.now = issued.jumped = issued.emptied = issued.count = 0, issued.next = -1; }
+void issued_clear(Issued &issued) {
+    issued.now = issued.jumped = issued.emptied = issued.count = 0;
+    issued.no_lanes = false;
+    issued.next = -1;
+}
 
 /* ---- what an instruction does ---- */
 
@@ -229,7 +236,7 @@ struct Reader {
             else if (selects && k == 2 && !is_vector(operands[k])) add_operand(LANE_SELECT, k);
             else if (!carries || k != 4) read_source(operands[k]);
         }
-        if (in.exec_result) add(VALU_SCALARS, exec_mask);
+        if (in.exec_result) add(VALU_SCALARS, exec_mask), facts.sets_exec = true;
         if (is_lane()) add(LANE_EXEC, exec_mask);
         if (begins(name, "v_div_fmas")) add(FMAS_VCC, vcc_mask);
         if (holds(in.text(), "_dpp")) add(DPP_EXEC, exec_mask);
@@ -280,6 +287,10 @@ struct Reader {
         if (in.kind == Kind::scalar && !no_result && !operands.empty() && operands[0].first <= m0.first &&
             m0.last <= operands[0].last)
             add(SALU_M0, m0);
+        if (in.kind == Kind::scalar && !no_result && !operands.empty() && operands[0].first <= exec_mask.last &&
+            exec_mask.first <= operands[0].last)
+            facts.sets_exec = true;
+        if (holds(name, "saveexec") || holds(name, "wrexec")) facts.sets_exec = true;
         if (begins(name, "s_movrel") || begins(name, "s_sendmsg") || begins(name, "s_ttracedata")) add(M0_USE, m0);
         read_hwreg();
     }
@@ -333,11 +344,11 @@ static bool meets(const Rule &rule, const Facts &first, const Facts &second) {
     return false;
 }
 
-/* Says nothing where the rules are kept. */
-static std::string broken_rule(const Issue &issue, const Facts &second, u32 there, Arch arch) {
+/* Says nothing where the rules are kept. `sets`: those of `second` that count. */
+static std::string broken_rule(const Issue &issue, const Facts &second, u32 sets, u32 there, Arch arch) {
     for (const Rule &rule : rules) {
         const u32 needed = states_of(rule, *issue.facts, arch);
-        if (there < needed && meets(rule, *issue.facts, second))
+        if (there < needed && sets >> rule.second & 1 && meets(rule, *issue.facts, second))
             return "it comes too soon behind \"" + issue.by->text() + "\": " + rule.words + ", " +
                    std::to_string(needed) + " wait states are needed, " + std::to_string(there) + " are there (" +
                    rule.source + ")";
@@ -353,16 +364,20 @@ static std::string issue_next(const Hazards &hazards, Issued &issued, const Inst
     std::string wrong;
     if (number != issued.next) {
         issued.jumped = issued.now;
-        if (issued.next > 0 && hazards.of[(size_t)issued.next - 1].leaves_no_lane) issued.emptied = issued.now;
+        if (issued.next > 0 && hazards.of[(size_t)issued.next - 1].leaves_no_lane)
+            issued.emptied = issued.now, issued.no_lanes = true;
     }
     issued.next = number + 1;
-    for (u32 back = 1; facts.sets && wrong.empty() && back <= issued.count && back <= KEPT; ++back) {
+    const bool writes_one = begins(in.name(), "v_writelane"); /* whatever EXEC is */
+    const u32 sets = facts.sets & ~(issued.no_lanes && !writes_one ? 1u << VALU_RESULT : 0u);
+    if (facts.sets_exec) issued.no_lanes = false;
+    for (u32 back = 1; sets && wrong.empty() && back <= issued.count && back <= KEPT; ++back) {
         const Issue &issue = issued.last[(issued.count - back) % KEPT];
         const u64 there = issued.now - issue.until;
         if (there >= MOST_STATES) break;
         if (issue.facts->sets >> WIDE_STORE & 1 && issue.until <= issued.emptied) continue;
-        if (there < issue.facts->longest && issue.facts->partners & facts.sets)
-            wrong = broken_rule(issue, facts, (u32)there, hazards.arch);
+        if (there < issue.facts->longest && issue.facts->partners & sets)
+            wrong = broken_rule(issue, facts, sets, (u32)there, hazards.arch);
         if (!wrong.empty() && issue.until <= issued.jumped) wrong += behind_branch;
     }
     issued.now += facts.states;

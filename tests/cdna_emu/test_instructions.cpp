@@ -317,6 +317,9 @@ static void hazards(CodeObject &code) {
     empty.buffer(r).launch.hazards = 1;
     code.run(empty.launch);
     check(code.hazards("hazard_no_lanes").empty(), "a store without lanes");
+    check(code.hazards("hazard_no_lanes_write").empty(), "VALU writes without lanes");
+    check(code.hazards("hazard_lanes_again").size() == 1, "VALU writes once there are lanes again");
+    check(code.hazards("hazard_no_lanes_lane").size() == 1, "v_writelane asks no lane");
 }
 
 int main(int count, char **words) {

@@ -48,3 +48,20 @@ KERNEL hazard_no_lanes(uint32_t *result) {
     PAIR("s_mov_b64 exec, 0\n\tglobal_store_dwordx4 %0, v[40:43], off\n\ts_cbranch_execz 1\n\ts_nop 15", 0, 0,
          "v_mov_b32 v43, 1\n\ts_mov_b64 exec, -1");
 }
+
+/* Nor does a vector instruction write a product's sums before EXEC is set again: then it does, too soon. */
+KERNEL hazard_no_lanes_write(uint32_t *result) {
+    uint32_t *at = result;
+    PAIR("s_mov_b64 exec, 0\n\t" MFMA_F16 "\n\ts_cbranch_execz 1\n\ts_nop 15", 0, 0,
+         "v_mov_b32 v51, 1\n\ts_nop 15\n\ts_mov_b64 exec, -1");
+}
+KERNEL hazard_lanes_again(uint32_t *result) {
+    uint32_t *at = result;
+    PAIR("s_mov_b64 exec, 0\n\t" MFMA_F16 "\n\ts_cbranch_execz 1\n\ts_nop 15\n\ts_mov_b64 exec, -1", 0, 0,
+         "v_mov_b32 v51, 1");
+}
+KERNEL hazard_no_lanes_lane(uint32_t *result) {
+    uint32_t *at = result;
+    PAIR("s_mov_b64 exec, 0\n\t" MFMA_F16 "\n\ts_cbranch_execz 1\n\ts_nop 15", 0, 0,
+         "v_writelane_b32 v51, 1, 0\n\ts_mov_b64 exec, -1");
+}
