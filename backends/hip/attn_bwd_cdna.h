@@ -174,8 +174,8 @@ template <class C> struct attn_cdna_ds_source {
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read_ds(k); }
 };
 
-/* What a part ends with: between the two barriers run dK of its last 16 rows (`dk_beside`, with the given work beside
- * it), dQ, and the stores of the next rows, which were loaded a part ahead, from registers to LDS. */
+/* The end of a part. Between the two barriers run dK of its last 16 rows, dQ, and the stores of the next rows, which
+ * were loaded a part ahead, from registers to LDS. `dk_beside` makes dK and calls these stores behind its products. */
 template <int KIND, class C, class Product>
 DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal, Product dk_beside) {
     typedef cdna_stream<attn_cdna_ds_source<C>> ds_stream;

@@ -34,7 +34,7 @@ template <int TILES, int PIECES> DEV_FN bool attn_cdna_flushed(const leaf_u2 (&x
     return least.flushed();
 }
 
-/* The same work tile, whose address occupies no register from before on. */
+/* The same work tile. Its address is made anew here, so that it occupies no register in the loops before. */
 DEV_FN const attn_work_tile &attn_cdna_again(const attn_work_tile &u) {
     typedef DEV_SHARED const attn_work_tile shared;
     return *(const attn_work_tile *)cdna_opaque_scalar((shared *)&u);
@@ -86,7 +86,7 @@ template <class C> DEV_FN void attn_cdna_await(attn_cdna_loop<C> &w, const attn_
 }
 
 /* `any` are query blocks with a row whose LSE is infinite, with subnormal numbers, or at an edge of a mask that has a
- * left bound. Kinds of steps are a wave's own, the barriers of all kinds the same. */
+ * left bound. Each wave has its own kinds of steps; all kinds have the same barriers. */
 template <class C>
 DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
     int thread = w.thread();

@@ -53,7 +53,7 @@ DEV_FN void cdna_settle() {
 template <bool HERE> DEV_FN void cdna_settle_scores() {
     if constexpr (HERE) asm volatile("s_nop %0" ::"n"(LEAF_FLUSHES ? 5 : 1));
 }
-/* Up to here the registers hold this. */
+/* No register of x is used for anything else before this. */
 DEV_FN void cdna_hold(const leaf_f4 &x) { asm volatile("" ::"v"(x)); }
 /* One wait for both. */
 DEV_FN void cdna_arrived(leaf_u4 &x, leaf_u4 &y) { asm volatile("" : "+v"(x), "+v"(y)); }

@@ -166,6 +166,16 @@ static void a_row_alone_has_any_stride(void **state) {
     assert_int_equal(own_steps(&tile, &p), MAIN | PREPROCESS);
 }
 
+/* The main loop's kernel of gfx942's `tile` for a problem of dims and words. */
+static const char *main_kernel(stw_attn_steps *steps, const char *tile_name, const char *dims, const char *words) {
+    char text[120];
+    stw_variant tile = tile_called("gfx942", tile_name);
+    snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s%s", dims, words);
+    stw_attn_params p = params_of(text);
+    stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, steps);
+    return steps->step[1].entry;
+}
+
 /* The tile of head dim 192 has kernels for head_dim_v up to 128. */
 static void own_kernels_of_unequal_head_dims(void **state) {
     (void)state;
@@ -179,22 +189,11 @@ static void own_kernels_of_unequal_head_dims(void **state) {
         {"256x128", "gfx942_32x32_hd256", "stw_attn_bwd_gfx942_32x32_hd256_bf16_plain"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-        char text[80];
         stw_attn_steps steps;
-        stw_variant tile = tile_called("gfx942", rows[i].tile);
-        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s", rows[i].dims);
-        stw_attn_params p = params_of(text);
-        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
-        assert_string_equal(steps.step[1].entry, rows[i].entry);
-        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s:det", rows[i].dims);
-        p = params_of(text);
-        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
+        assert_string_equal(main_kernel(&steps, rows[i].tile, rows[i].dims, ""), rows[i].entry);
         const char *ordered = strstr(rows[i].entry, "_tall") ? "_bf16_tall_ordered" : "_bf16_ordered";
-        assert_non_null(strstr(steps.step[1].entry, ordered));
-        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s:alibi", rows[i].dims);
-        p = params_of(text);
-        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
-        assert_non_null(strstr(steps.step[1].entry, "_bf16_dropout"));
+        assert_non_null(strstr(main_kernel(&steps, rows[i].tile, rows[i].dims, ":det"), ordered));
+        assert_non_null(strstr(main_kernel(&steps, rows[i].tile, rows[i].dims, ":alibi"), "_bf16_dropout"));
     }
 }
 
@@ -204,26 +203,22 @@ static void own_kernels_of_features(void **state) {
     static const struct {
         const char *problem, *tile, *entry;
     } rows[] = {
-        {"d64:alibi", "gfx942_32x128_hd64", "_bf16_alibi"},
-        {"d64:alibi:det", "gfx942_32x128_hd64", "_bf16_dropout"},
-        {"d64:softcap9:det", "gfx942_32x128_hd64", "_bf16_dropout"},
-        {"d64:biasu8_bhqk:det", "gfx942_32x128_hd64", "_bf16_bytes"},
-        {"d128:alibi:det", "gfx942_32x64_hd128", "_bf16_alibi"},
-        {"d128:softcap9:det", "gfx942_32x64_hd128", "_bf16_softcap"},
-        {"d96:biasu8_bhqk:det", "gfx942_32x64_hd96", "_bf16_bias"},
-        {"d192:softcap9", "gfx942_32x32_hd192", "_bf16_dropout"},
-        {"d256:alibi:det", "gfx942_32x32_hd256", "_bf16_dropout"},
-        {"d256:bias_bhqk:grads_qkvb", "gfx942_32x32_hd256", "_bf16_bias"},
+        {"64:alibi", "gfx942_32x128_hd64", "_bf16_alibi"},
+        {"64:alibi:det", "gfx942_32x128_hd64", "_bf16_dropout"},
+        {"64:softcap9:det", "gfx942_32x128_hd64", "_bf16_dropout"},
+        {"64:biasu8_bhqk:det", "gfx942_32x128_hd64", "_bf16_bytes"},
+        {"128:alibi:det", "gfx942_32x64_hd128", "_bf16_alibi"},
+        {"128:softcap9:det", "gfx942_32x64_hd128", "_bf16_softcap"},
+        {"96:biasu8_bhqk:det", "gfx942_32x64_hd96", "_bf16_bias"},
+        {"192:softcap9", "gfx942_32x32_hd192", "_bf16_dropout"},
+        {"256:alibi:det", "gfx942_32x32_hd256", "_bf16_dropout"},
+        {"256:bias_bhqk:grads_qkvb", "gfx942_32x32_hd256", "_bf16_bias"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-        char text[80];
         stw_attn_steps steps;
-        stw_variant tile = tile_called("gfx942", rows[i].tile);
-        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150%s", rows[i].problem);
-        stw_attn_params p = params_of(text);
-        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
-        const char *entry = steps.step[1].entry, *mode = strstr(entry, rows[i].entry);
-        if (!mode || strlen(mode) != strlen(rows[i].entry)) fail_msg("%s: %s", text, entry);
+        const char *entry = main_kernel(&steps, rows[i].tile, rows[i].problem, "");
+        const char *mode = strstr(entry, rows[i].entry);
+        if (!mode || strlen(mode) != strlen(rows[i].entry)) fail_msg("%s: %s", rows[i].problem, entry);
     }
 }
 
