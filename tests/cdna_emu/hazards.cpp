@@ -133,8 +133,8 @@ enum { KEPT = 32, MOST_STATES = 19 };
 } // namespace
 
 /* The last instructions that leave something behind, in a ring; where a branch led elsewhere last, and one that is
- * taken without lanes: a store right before it stores nothing, and up to the next write of EXEC (`no_lanes`) VALU writes
- * no vector. */
+ * taken without lanes: a store right before it stores nothing. `no_lanes`: behind such a branch VALU writes no vector
+ * before EXEC is written. */
 struct Issued {
     u64 now = 0, jumped = 0, emptied = 0;
     bool no_lanes = false;
