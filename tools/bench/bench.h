@@ -2,7 +2,7 @@
  *
  * Private to this folder: bench.c is the command line, run.c one problem verified and timed,
  * report.c rows and documents, compare.c the comparison with an older document, suites.c
- * the problems and the vendors' figures, cp.c problems over ranks. */
+ * the problems and the vendors' figures, cp.c problems over ranks, cp_row.c their rows. */
 #ifndef STW_TOOLS_BENCH_H
 #define STW_TOOLS_BENCH_H
 
@@ -94,7 +94,7 @@ void bench_report_row(bench_report *report, const bench_result *r);
 /* `partial`: why not all was measured, or NULL. Returns 1 when a comparison says slower. */
 int bench_report_end(bench_report *report, const char *partial);
 
-/* ---- cp.c -------------------------------------------------------------------------------------- */
+/* ---- cp.c, cp_row.c -------------------------------------------------------------------------------------- */
 
 enum { BENCH_RANKS_MAX = 64 };
 typedef struct bench_cp {
@@ -103,6 +103,8 @@ typedef struct bench_cp {
     stw_cp_order order;
     stw_cp_schedule schedule;
 } bench_cp;
+/* Adds a row to the document: what rank 0 measured. */
+void bench_cp_row(bench_report *report, const cp_row *row, const cp_whole *whole, const cp_times *times, int32_t ranks);
 /* The exit status. */
 int bench_cp_run(const bench_cp *cp, const stw_tool_device *device, char **given, int given_count, double seconds,
                  bench_report *report);

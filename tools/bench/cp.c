@@ -25,42 +25,6 @@ static void measure(cp_rank *rank, void *user) {
     cp_bench(rank, m->row, m->whole, m->seconds, &m->times[rank->rank]);
 }
 
-static void add_row(bench_report *report, const cp_row *row, const cp_whole *whole, const cp_times *t, int32_t ranks) {
-    const stw_measure counted = {.kind = STW_MEASURE_ATTN, .c = whole->c};
-    double bytes = stw_measure_bytes(&counted), max_ratio = 0, rms_ratio = 0;
-    cJSON *item = cJSON_CreateObject(), *over = cJSON_CreateObject();
-    bench_largest_ratios(&t->check, &max_ratio, &rms_ratio);
-    cJSON_AddStringToObject(item, "problem", row->problem);
-    cJSON_AddStringToObject(item, "variant", t->check.variant);
-    cJSON_AddNumberToObject(item, "runs", t->runs);
-    cJSON_AddNumberToObject(item, "median_ms", t->quartiles[1] * 1e3);
-    cJSON_AddNumberToObject(item, "iqr_ms", (t->quartiles[2] - t->quartiles[0]) * 1e3);
-    cJSON_AddNumberToObject(item, "low_ms", t->quartiles[0] * 1e3);
-    cJSON_AddNumberToObject(item, "high_ms", t->quartiles[2] * 1e3);
-    cJSON_AddNumberToObject(item, "tflops", stw_measure_flop(&counted) / t->quartiles[1] * 1e-12);
-    cJSON_AddNumberToObject(item, "gbs", bytes / t->quartiles[1] * 1e-9);
-    cJSON_AddNumberToObject(item, "bytes", bytes);
-    cJSON_AddNumberToObject(item, "max_ratio", max_ratio);
-    cJSON_AddNumberToObject(item, "rms_ratio", rms_ratio);
-    cJSON_AddNumberToObject(item, "workspace_bytes", t->workspace);
-    cJSON_AddBoolToObject(item, "verified", !t->not_verified);
-    if (t->not_verified) cJSON_AddStringToObject(item, "not_verified", t->not_verified);
-    cJSON_AddNumberToObject(over, "ranks", ranks);
-    cJSON_AddStringToObject(over, "transport", t->transport);
-    cJSON_AddStringToObject(over, "order", row->order == STW_CP_ZIGZAG ? "zigzag" : "contiguous");
-    cJSON_AddStringToObject(over, "schedule", t->result.schedule);
-    cJSON_AddNumberToObject(over, "compute_ms", t->compute * 1e3);
-    cJSON_AddNumberToObject(over, "communication_ms", t->communication * 1e3);
-    cJSON_AddNumberToObject(over, "overlap", t->overlap);
-    cJSON_AddNumberToObject(over, "single_ms", t->single * 1e3);
-    cJSON_AddNumberToObject(over, "efficiency", t->efficiency);
-    cJSON_AddNumberToObject(over, "sent_bytes", t->sent_most);
-    cJSON_AddNumberToObject(over, "sent_bytes_all", t->sent_all);
-    cJSON_AddNumberToObject(over, "imbalance_percent", t->result.imbalance);
-    cJSON_AddItemToObject(item, "over_ranks", over);
-    cJSON_AddItemToArray(report->rows, item);
-}
-
 static int run_problem(const bench_cp *cp, const stw_context_opts *opts, stw_context *context, const char *line,
                        double seconds, bench_report *report) {
     const cp_row row = {line, cp->order, cp->schedule, cp->schedule == STW_CP_2D};
@@ -82,7 +46,7 @@ static int run_problem(const bench_cp *cp, const stw_context_opts *opts, stw_con
         if (times[r].result.outcome != STW_VERIFY_OK) times[0].result = times[r].result;
     if (ran) failed = times[0].result.outcome != STW_VERIFY_OK;
     if (failed) stw_tool_error("bench", line, "%s", ran ? times[0].result.text : text);
-    else if (report->format == BENCH_JSON) add_row(report, &row, &whole, &times[0], cp->ranks);
+    else if (report->format == BENCH_JSON) bench_cp_row(report, &row, &whole, &times[0], cp->ranks);
     else cp_bench_report(&times[0], cp->ranks);
     cp_whole_free(&whole);
     free(times);

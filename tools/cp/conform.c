@@ -3,6 +3,7 @@
  * `sternway cp-conform`: the rows over ranks that are threads of this process. Under mpirun it becomes
  * the program of tests/cp that is linked with an MPI, where one lies beside it. */
 #include "cp.h"
+#include "document.h"
 #include "tools/base/tool.h"
 
 #include <stdio.h>
@@ -111,22 +112,6 @@ static cp_result run_row(const settings *s, const cp_row *row, const cp_whole *w
     return result;
 }
 
-static void add_json(cJSON *rows, const cp_result *r) {
-    static const char *const outcomes[] = {
-        [STW_VERIFY_OK] = "ok", [STW_VERIFY_FAIL] = "fail", [STW_VERIFY_SKIP] = "skip"};
-    cJSON *object = cJSON_CreateObject(), *ratios = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "row", r->name);
-    cJSON_AddStringToObject(object, "outcome", outcomes[r->outcome]);
-    cJSON_AddStringToObject(object, "schedule", r->schedule);
-    cJSON_AddStringToObject(object, "text", r->text);
-    for (int g = 0; g < STW_GRAD_COUNT; ++g)
-        if (r->ratio[g] >= 0) cJSON_AddNumberToObject(ratios, stw_grad_names[g], r->ratio[g]);
-    if (r->outcome == STW_VERIFY_OK) cJSON_AddNumberToObject(ratios, "out", r->out_ratio);
-    cJSON_AddItemToObject(object, "error_over_single_device", ratios);
-    cJSON_AddNumberToObject(object, "imbalance_percent", r->imbalance);
-    cJSON_AddItemToArray(rows, object);
-}
-
 static int is_wanted(const settings *s, const char *name) {
     int wanted = !s->filter_count;
     for (int i = 0; i < s->filter_count; ++i) wanted |= strstr(name, s->filters[i]) != NULL;
@@ -140,7 +125,7 @@ static const char *wire_name(const settings *s) {
 
 static int run_all(const settings *s) {
     cp_counts counts = {0, 0, 0};
-    cJSON *rows = s->json ? cJSON_CreateArray() : NULL;
+    cJSON *rows = s->json ? cp_document_rows() : NULL;
     stw_context *context = NULL;
     const stw_context_opts opts = context_opts(s);
     stw_status status = stw_context_create(&opts, &context);
@@ -162,25 +147,13 @@ static int run_all(const settings *s) {
             result = run_row(s, &cp_rows[i], &whole);
             cp_whole_free(&whole);
         }
-        if (s->json) {
-            counts.ran += result.outcome == STW_VERIFY_OK;
-            counts.failed += result.outcome == STW_VERIFY_FAIL;
-            counts.skipped += result.outcome == STW_VERIFY_SKIP;
-            add_json(rows, &result);
-        } else {
-            cp_report(&result, &counts);
-        }
+        if (s->json) cp_document_add(rows, &result, &counts);
+        else cp_report(&result, &counts);
     }
     stw_context_destroy(context);
-    if (!s->json) return cp_report_end(&counts, s->ranks, wire_name(s)) ? STW_EXIT_FAILED : STW_EXIT_OK;
-    cJSON *document = cJSON_CreateObject();
-    cJSON_AddNumberToObject(document, "ranks", s->ranks);
-    cJSON_AddNumberToObject(document, "ran", counts.ran);
-    cJSON_AddNumberToObject(document, "skipped", counts.skipped);
-    cJSON_AddNumberToObject(document, "failed", counts.failed);
-    cJSON_AddItemToObject(document, "rows", rows);
-    stw_tool_print_json(document);
-    return counts.failed || !counts.ran ? STW_EXIT_FAILED : STW_EXIT_OK;
+    const int failed =
+        s->json ? cp_document_end(rows, &counts, s->ranks) : cp_report_end(&counts, s->ranks, wire_name(s));
+    return failed ? STW_EXIT_FAILED : STW_EXIT_OK;
 }
 
 /* How many GPUs there are, and over what ranks on them go. */
