@@ -318,7 +318,8 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     const size_t masks = (size_t)key_blocks_of(choice, p) * choice->visible_heads;
     w.visible_blocks = take(&w, masks * STW_SM90_VISIBLE_BLOCK_BYTES);
     w.visible_words = take(&w, masks * choice->visible_rows * choice->visible_length * STW_SM90_VISIBLE_WORD_BYTES);
-    w.visible_next = take(&w, (STW_SM90_VISIBLE_FRONT + (size_t)visible_next_of(choice, p)) * sizeof(uint16_t));
+    const size_t order = (size_t)visible_next_of(choice, p);
+    w.visible_next = take(&w, order ? (STW_SM90_VISIBLE_FRONT + order) * sizeof(uint16_t) : 0);
     return w;
 }
 
