@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
- * `sm90_wide` or `sm90_tall` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
- * also one each for f32 outputs, for all that is asked of outputs, for ALiBi, softcap, dropout, a bias, and
- * interval and block masks, with the kernels that list what these leave, and for either mode one of dropout with
- * ALiBi, with a bias and with f32 outputs, and one of an f32 bias and of a gradient of every pair; for wide heads, for
- * either mode, one for ALiBi and softcap, one for all that is asked of outputs and, but for `sm90_tall`, one of
- * dropout, one of it with such outputs, one of a bias and one of masks in memory; for `sm90_short` one a type; for
- * `few16` and `few64` one for both modes. What stands before and behind the main loop of `sm90` with the usual options
- * is here, too; with others, and for all other rows, it comes from the sm80 image. */
+ * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def and both 16-bit types.
+ *
+ *     loop         kernels of a row and type
+ *     sm90         with a twin each for deterministic mode, which costs the other 2 to 6% where one kernel asks: plain,
+ *                  f32 outputs, all that is asked of outputs, ALiBi, softcap, masks in memory; for either mode:
+ *                  dropout, a bias, f32 outputs with each feature, dropout with ALiBi or a bias, and an f32 bias or a
+ *                  gradient of every pair; the kernels that list what masks leave, for all rows
+ *     sm90_wide,   plain, and its twin; for either mode: ALiBi and softcap, all that is asked of outputs; sm90_wide
+ *     sm90_tall    alone: dropout, it with such outputs, a bias, masks in memory
+ *     sm90_short, few16, few64: one
+ *
+ * What stands before and behind the main loop of `sm90` with the usual options is here, too; with others, and for all
+ * other rows, it comes from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
     ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))
@@ -50,18 +54,20 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     KERNEL(id, type, T, hd, general_ordered, true, GENERAL, SM90_PLAIN)                                                \
     KERNEL(id, type, T, hd, alibi, false, PLAIN, SM90_ALIBI)                                                           \
     KERNEL(id, type, T, hd, alibi_ordered, true, PLAIN, SM90_ALIBI)                                                    \
+    KERNEL(id, type, T, hd, alibi_outputs, SM90_ORDER_ASKED, F32, SM90_ALIBI)                                          \
     KERNEL(id, type, T, hd, softcap, false, PLAIN, SM90_SOFTCAP)                                                       \
     KERNEL(id, type, T, hd, softcap_ordered, true, PLAIN, SM90_SOFTCAP)                                                \
-    KERNEL(id, type, T, hd, dropout, false, PLAIN, SM90_DROPOUT)                                                       \
-    KERNEL(id, type, T, hd, dropout_ordered, true, PLAIN, SM90_DROPOUT)                                                \
+    KERNEL(id, type, T, hd, softcap_outputs, SM90_ORDER_ASKED, F32, SM90_SOFTCAP)                                      \
+    KERNEL(id, type, T, hd, dropout, SM90_ORDER_ASKED, PLAIN, SM90_DROPOUT)                                            \
     KERNEL(id, type, T, hd, dropout_outputs, SM90_ORDER_ASKED, F32, SM90_DROPOUT)                                      \
     KERNEL(id, type, T, hd, dropout_alibi, SM90_ORDER_ASKED, PLAIN, SM90_DROPOUT_ALIBI)                                \
     KERNEL(id, type, T, hd, dropout_bias, SM90_ORDER_ASKED, PLAIN, SM90_DROPOUT_BIAS)                                  \
-    KERNEL(id, type, T, hd, bias, false, PLAIN, SM90_BIAS)                                                             \
-    KERNEL(id, type, T, hd, bias_ordered, true, PLAIN, SM90_BIAS)                                                      \
+    KERNEL(id, type, T, hd, bias, SM90_ORDER_ASKED, PLAIN, SM90_BIAS)                                                  \
+    KERNEL(id, type, T, hd, bias_outputs, SM90_ORDER_ASKED, F32, SM90_BIAS)                                            \
     KERNEL(id, type, T, hd, bias_more, SM90_ORDER_ASKED, PLAIN, SM90_BIAS_MORE)                                        \
     KERNEL(id, type, T, hd, masks, false, PLAIN, SM90_MASKS)                                                           \
-    KERNEL(id, type, T, hd, masks_ordered, true, PLAIN, SM90_MASKS)
+    KERNEL(id, type, T, hd, masks_ordered, true, PLAIN, SM90_MASKS)                                                    \
+    KERNEL(id, type, T, hd, masks_outputs, SM90_ORDER_ASKED, F32, SM90_MASKS)
 /* Registers for four CTAs a multiprocessor: bytes under way are what these kernels need. */
 #define ROWS(type, T, hd)                                                                                              \
     DEV_KERNEL_BLOCKS(ATTN_ROW_THREADS, 4)                                                                             \

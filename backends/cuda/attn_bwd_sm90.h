@@ -34,13 +34,13 @@
  * Rows that take part in nothing must not be multiplied, not even by 0. What TMA brings of them (a neighbour's in
  * packed tensors, rows past a used length) is overwritten with zeros, in the few blocks at edges.
  *
- * Deterministic mode (ORDERED, a kernel of its own): key blocks add to a query block from the last to the first;
- * l.dq_semaphore, a word a query block, holds the key block that added last. Work tiles are numbered in that order
- * and drawn from l.tile_counter in the order of their numbers. A work tile waits for smaller numbers alone, and a CTA
- * releases its last semaphore before it waits as another work tile: so one of them always goes on. (Under a causal
- * mask the first query block that a key block meets is met by none before it.) One warp, KEEPER, has the semaphores:
- * it waits for that of step j in phase 1. In phase 4 it releases that of step j - 1, whose additions came before the
- * barrier, and looks at that of step j + 1; one fence serves both.
+ * Deterministic mode (ORDERED, a kernel of its own or asked, SM90_ORDER_ASKED): key blocks add to a query block from
+ * the last to the first; l.dq_semaphore, a word a query block, holds the key block that added last. Work tiles are
+ * numbered in that order and drawn from l.tile_counter in the order of their numbers. A work tile waits for smaller
+ * numbers alone, and a CTA releases its last semaphore before it waits as another work tile: so one of them always goes
+ * on. (Under a causal mask the first query block that a key block meets is met by none before it.) One warp, KEEPER,
+ * has the semaphores: it waits for that of step j in phase 1. In phase 4 it releases that of step j - 1, whose
+ * additions came before the barrier, and looks at that of step j + 1; one fence serves both.
  *
  * A kernel knows one feature of single pairs (FEATURE, attn_bwd_sm90_features.h), dropout with ALiBi or a bias, or
  * none. ALiBi adds to the exponents of phase 5. Under softcap phase 5 ends with tanh instead of P. Phase 1 makes P of
@@ -51,10 +51,9 @@
  * which is read in phase 5, applied to P in phase 1 and to dP in phase 2. P is P / (1 - p) there, and delta is
  * multiplied by 1 - p. The other two have 232 registers then, 208 of which were operands: so dS goes to shared memory
  * alone, from where dK takes it, too, and dV is made by parts of 32 queries, each begun behind dS of the one before.
- * With a bias, which waits in the same place, the words come when all warps have read it. These two kernels serve
- * deterministic mode and the other (SM90_ORDER_ASKED); so does that of dropout with f32 dK and dV.
+ * With a bias, which waits in the same place, the words come when all warps have read it.
  *
- * An f32 bias and a gradient of every pair (BIAS_MORE, one kernel for either mode): threads load their own bias in
+ * An f32 bias and a gradient of every pair (BIAS_MORE): threads load their own bias in
  * phase 5, behind a prefetch in phase 4; dBias, of the operands' type, leaves from dS's place in phase 3. dK takes dS
  * from shared memory, for registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
  *
@@ -167,14 +166,16 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     typedef sm90_knows<FEATURE> knows;
     enum { DROPS = knows::DROPOUT, ALIBI = knows::ALIBI, BIAS = knows::BIAS, BIAS_MORE = knows::BIAS_MORE };
     enum { WAITS_FOR_DS = BIAS || DROPS };
+    /* a feature, and all that is asked of outputs; SUBSETS: of dQ, dK and dV each is asked for */
+    enum { ANY_OUTPUTS = C::DRAINS && FEATURE != SM90_PLAIN, SUBSETS = C::GENERAL || ANY_OUTPUTS };
     enum { VALUES_EARLY = C::VALUES_EARLY && !WAITS_FOR_DS };
     /* with a third warpgroup registers lack: dS goes to shared memory alone, and dV is made by PART queries */
-    enum { THIRD = DROPS, SHARES_DS = THIRD || BIAS_MORE, PART = sm90_dropout<BM>::PART };
+    enum { THIRD = DROPS, SHARES_DS = THIRD || BIAS_MORE || ANY_OUTPUTS, PART = sm90_dropout<BM>::PART };
     enum {
         STATISTICS = FEATURE != SM90_SOFTCAP && !BIAS && !(DROPS && ALIBI)
     }; /* LSE's are read ahead of exponentials */
     /* no step of their own for exact additions: half of the code */
-    enum { ASKS_EXACT = SUBNORMAL && (BIAS_MORE || (DROPS && C::DRAINS)) };
+    enum { ASKS_EXACT = SUBNORMAL && (BIAS_MORE || ANY_OUTPUTS) };
     const stw_attn_params &p = l.p;
     const bool ordered = SM90_IS_ORDERED(l);
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
@@ -253,13 +254,14 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     /* With `left` steps left f32 sums of this work tile are in memory already, those of the last steps not counted. */
     auto drained = [&](const attn_work_tile &tile, int left) {
         return !(p.features & STW_FEAT_ROUNDED_SUMS) &&
-               dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
+               dev_uniform(block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
     };
     /* This warp's rows of dV or dK, by way of the place of dS that nobody multiplies: its warpgroup's panel there. */
     auto store = [&](const attn_work_tile &tile, const float(&x)[HD / 2], const stw_tensor_param &to, uint32_t vectors,
                      uint32_t cols, float scale, uint32_t place) {
         char *const mine = smem + C::AT_DS + place * C::DS_BYTES + group * BM * 128 + warp * 2048;
         const uint32_t output = vectors == STW_VECTOR_DV ? STW_OUT_DV : STW_OUT_DK;
+        if (SUBSETS && !(p.outputs & output)) return;
         if constexpr (C::DRAINS)
             sm90_store_either<C>(tile, x, l, output, drained(tile, 0), mine, wave, sm90_lane_anew());
         else if constexpr (C::GENERAL) sm90_store_general<C>(tile, x, l, output, mine, wave, sm90_lane_anew());
@@ -346,7 +348,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     barriers.dout(0).wait(0);
     enter(0);
     if (!is_plain() && zeroes_rows(tiles[0])) zero_rows(tiles[0], it, 0, 0);
-    if constexpr (MASKS && ORDERED) follower = it.follower(tiles[0], l);
+    if constexpr (MASKS && ORDERED)
+        if (ordered) follower = it.follower(tiles[0], l);
     scores(base >> 4, 0, 0);
     special = marks(0, is_plain(), of_tile | between(it));
     sm90_mma_wait<0>(s);
@@ -478,7 +481,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
         /* idle steps of parts: an addition of 0 flushes a subnormal sum */
         const bool adds =
-            (!(ORDERED != 0 || C::GENERAL) || it.left > it.idle) && (!C::GENERAL || (p.outputs & STW_OUT_DQ));
+            (!(ORDERED != 0 || C::GENERAL) || it.left > it.idle) && (!SUBSETS || (p.outputs & STW_OUT_DQ));
         if (ordered && wave == KEEPER && adds) {
             if constexpr (MASKS) {
                 if (sm90_elect() && last_there != (uint32_t)tile.block) sm90_acquire_dq_turn(l, at, tile.block);
@@ -610,7 +613,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         return follows;
     };
     /* F32 sums so far to memory. All products have ended; the place of the next step's dS is free. */
-    const bool drains_dk = p.dk_dtype == STW_F32, drains_dv = p.dv_dtype == STW_F32;
+    const bool drains_dk = p.dk_dtype == STW_F32 && (!SUBSETS || (p.outputs & STW_OUT_DK)),
+               drains_dv = p.dv_dtype == STW_F32 && (!SUBSETS || (p.outputs & STW_OUT_DV));
     auto drain = [&]() {
         const attn_work_tile &tile = tiles[turn & 1];
         char *const mine = smem + C::AT_DS + flip * C::DS_BYTES + group * BM * 128 + warp * 2048;

@@ -157,7 +157,7 @@ DEV_FN void sm90_prefetch_sums(const attn_work_tile &tile, const stw_attn_params
         DEV_ROLLED_FOR (int col = lane / ROWS * LINE; col < cols; col += 2 * LINE) sm90_prefetch(from + col);
 }
 
-/* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*. Sums of a part go to the workspace as they are
+/* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*, which is wanted. Sums of a part go to the workspace as they are
  * in registers, for attn_bwd_postprocess_parts.h. */
 template <class C>
 DEV_FN void sm90_store_general(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
@@ -165,7 +165,6 @@ DEV_FN void sm90_store_general(const attn_work_tile &tile, const float (&x)[C::H
     typedef dev_acc<typename C::key_split> acc;
     const stw_attn_params &p = l.p;
     const bool of_dv = output == STW_OUT_DV;
-    if (!(p.outputs & output)) return;
     if (l.part_sums) {
         float *to = l.part_sums +
                     (((int64_t)tile.kv_head * l.part_entries + tile.index) * 2 + of_dv) * (C::BN * C::HD) +

@@ -59,6 +59,7 @@ struct sm90_visible_iterator {
     uint32_t tests;     /* of sm90_visible_step */
     int head;           /* of the group */
 
+    DEV_FN int steps_of(const attn_work_tile &tile, const stw_attn_launch &) { return tile.end; } /* its steps() */
     DEV_FN sm90_visible_iterator begin(attn_work_tile &tile, const stw_attn_launch &l) {
         sm90_visible_iterator it = {};
         const int steps = dev_uniform(sm90_visible_tile{tile}.steps());

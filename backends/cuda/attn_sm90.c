@@ -111,30 +111,51 @@ static const char *bias_refusal(const stw_attn_params *p) {
     return NULL;
 }
 
-/* Narrow heads: the last word of a kernel's name. `ordered`: of that for deterministic mode, the same where one kernel
- * serves both. `parts`: work tiles are parts. */
+/* f32 dK or dV. */
+static int has_f32_keys(const stw_attn_params *p) {
+    return (p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype);
+}
+
+/* Kernels of narrow heads by their features. `mode`: the last word of the name; `ordered`: that of deterministic mode,
+ * the same where one kernel serves both. f32: of kernels that drain f32 sums of whole work tiles; with a feature they
+ * make any of dQ, dK and dV, without one all three. NULL: there is none. */
 typedef struct kernel_mode {
     uint32_t features;
-    const char *mode, *ordered;
+    const char *mode, *ordered, *f32_mode, *f32_ordered;
 } kernel_mode;
 
-static kernel_mode mode_of(const stw_attn_params *p, int parts, int f32_keys) {
-    static const kernel_mode of_features[] = {{STW_FEAT_DROPOUT | STW_FEAT_ALIBI, "dropout_alibi", "dropout_alibi"},
-                                              {STW_FEAT_DROPOUT | STW_FEAT_BIAS, "dropout_bias", "dropout_bias"},
-                                              {STW_FEAT_ALIBI, "alibi", "alibi_ordered"},
-                                              {STW_FEAT_SOFTCAP, "softcap", "softcap_ordered"},
-                                              {STW_FEAT_DROPOUT, "dropout", "dropout_ordered"},
-                                              {STW_FEAT_BIAS, "bias", "bias_ordered"},
-                                              {MASKS, "masks", "masks_ordered"},
-                                              {0, "plain", "ordered"}};
+static const kernel_mode *mode_of_features(const stw_attn_params *p) {
+    static const kernel_mode modes[] = {
+        {STW_FEAT_DROPOUT | STW_FEAT_ALIBI, "dropout_alibi", "dropout_alibi", NULL, NULL},
+        {STW_FEAT_DROPOUT | STW_FEAT_BIAS, "dropout_bias", "dropout_bias", NULL, NULL},
+        {STW_FEAT_ALIBI, "alibi", "alibi_ordered", "alibi_outputs", "alibi_outputs"},
+        {STW_FEAT_SOFTCAP, "softcap", "softcap_ordered", "softcap_outputs", "softcap_outputs"},
+        {STW_FEAT_DROPOUT, "dropout", "dropout", "dropout_outputs", "dropout_outputs"},
+        {STW_FEAT_BIAS, "bias", "bias", "bias_outputs", "bias_outputs"},
+        {MASKS, "masks", "masks_ordered", "masks_outputs", "masks_outputs"},
+        {0, "plain", "ordered", "outputs", "outputs_ordered"}};
+    static const kernel_mode bias_more = {STW_FEAT_BIAS, "bias_more", "bias_more", NULL, NULL};
     const uint32_t given = p->features & FEATURES, f = given & MASKS ? MASKS : given;
-    if (parts || (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV) return (kernel_mode){0, "general", "general_ordered"};
-    if (wants_bias_more(p)) return (kernel_mode){0, "bias_more", "bias_more"};
-    if (f32_keys && f & STW_FEAT_DROPOUT) return (kernel_mode){0, "dropout_outputs", "dropout_outputs"};
-    if (f32_keys) return (kernel_mode){0, "outputs", "outputs_ordered"};
+    if (wants_bias_more(p)) return &bias_more;
     size_t i = 0;
-    while (of_features[i].features && of_features[i].features != f) ++i;
-    return of_features[i];
+    while (modes[i].features && modes[i].features != f) ++i;
+    return &modes[i];
+}
+
+static int is_subset(const stw_attn_params *p) { return (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV; }
+
+/* A kernel that drains f32 sums takes the problem. */
+static int is_drained(const stw_attn_params *p) {
+    if (!mode_of_features(p)->f32_mode) return 0;
+    return p->features & FEATURES ? has_f32_keys(p) || is_subset(p) : has_f32_keys(p) && !is_subset(p);
+}
+
+static const char *mode_of(const stw_attn_params *p, int parts) {
+    const int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
+    const kernel_mode *const of = mode_of_features(p);
+    if (is_drained(p) && !parts) return ordered ? of->f32_ordered : of->f32_mode;
+    if (is_subset(p) || parts) return ordered ? "general_ordered" : "general";
+    return ordered ? of->ordered : of->mode;
 }
 
 /* NULL, or why a loop with work tiles of `bn` keys does not take the problem: it goes to the shared kernels.
@@ -162,18 +183,10 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_o
     return NULL;
 }
 
-static int has_f32_keys(const stw_attn_params *p) {
-    return (p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype);
-}
-
-/* Kernels `outputs` drain f32 sums; they make dQ, dK and dV of whole work tiles. */
-static int drains(const stw_attn_params *p) { return has_f32_keys(p) && (p->outputs & STW_OUT_DQKV) == STW_OUT_DQKV; }
-
 static const char *refusal(const stw_attn_params *p) {
-    const uint32_t f = p->features & FEATURES;
-    const char *text = refusal_of(p, KEYS, f && !(f == STW_FEAT_DROPOUT && drains(p)));
+    const char *text = refusal_of(p, KEYS, p->features & FEATURES && !is_drained(p));
     if (!text) text = bias_refusal(p);
-    if (!text && has_f32_keys(p) && !drains(p) && !stw_attn_short_sums(p, KEYS, SUM_ROWS).heads)
+    if (!text && has_f32_keys(p) && !is_drained(p) && !stw_attn_short_sums(p, KEYS, SUM_ROWS).heads)
         return "without dQ, dK or dV its f32 sums would have more than 2048 rows";
     return text;
 }
@@ -181,7 +194,7 @@ static const char *refusal(const stw_attn_params *p) {
  * one of masks in memory, one of f32 dK and dV and of few outputs, which drains sums of any length, and one of these
  * with dropout. Each serves deterministic mode and the other. */
 static const char *wide_mode_of(const stw_attn_params *p) {
-    const int outputs = has_f32_keys(p) || (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV;
+    const int outputs = has_f32_keys(p) || is_subset(p);
     if (p->features & MASKS) return "masks";
     if (p->features & STW_FEAT_BIAS) return "bias";
     if (p->features & STW_FEAT_DROPOUT) return outputs ? "dropout_outputs" : "dropout";
@@ -197,7 +210,7 @@ static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
     const char *text = refusal_of(p, bn, f && f != STW_FEAT_DROPOUT), *const mode = wide_mode_of(p);
     const int narrow = p->head_dim_qk <= 64 && p->head_dim_v <= 64;
     if (!text && narrow && mode && (!f || f == STW_FEAT_DROPOUT || f == STW_FEAT_BIAS))
-        return "its kernels of wide heads take f32 dK and dV, few outputs, dropout and a bias of head dims above 64";
+        return "it would pad 64 columns to 192, for f32 dK and dV, a subset of the gradients, dropout or a bias";
     return text;
 }
 static const char *refusal_wide(const stw_attn_params *p) { return refusal_of_wide(p, KEYS_WIDE); }
@@ -214,7 +227,7 @@ static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p
     const stw_attn_split whole = {1, 1};
     const stw_attn_costs costs = stw_attn_costs_of_h200(tile->head_dim);
     if (!has_f32_keys(p)) return stw_attn_split_of(tile, tile->bn, p, 1, 0, &costs);
-    if (drains(p)) {
+    if (is_drained(p)) {
         const stw_attn_split wanted = stw_attn_split_of(tile, tile->bn, p, 1, 0, &costs),
                              least = stw_attn_short_sums(p, tile->bn, SUM_ROWS);
         const uint32_t parts = wanted.heads * wanted.rows;
@@ -230,8 +243,7 @@ static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p
 static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes_parts, stw_attn_choice *out) {
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0, bias = (p->features & STW_FEAT_BIAS) != 0;
     stw_attn_split split = takes_parts ? split_of(tile, p) : (stw_attn_split){1, 1};
-    const kernel_mode mode = mode_of(p, split.heads * split.rows > 1, has_f32_keys(p));
-    *out = (stw_attn_choice){.mode = ordered ? mode.ordered : mode.mode,
+    *out = (stw_attn_choice){.mode = mode_of(p, split.heads * split.rows > 1),
                              .early = 1,
                              .bn = tile->bn,
                              .width = (tile->head_dim + 63) / 64 * 64,

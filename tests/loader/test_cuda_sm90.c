@@ -328,13 +328,18 @@ static void kernels_of_modes(void **state) {
         {"attn_bwd:f16:b1h2s64d192x128:dropout0.1:grads_q", "stw_attn_bwd_sm90_64x96_hd192_f16_dropout_outputs "},
         {"attn_bwd:f16:b1h2s64d192:alibi:det", "stw_attn_bwd_sm90_64x96_hd192_f16_features "},
         {"attn_bwd:bf16:b1h2s64d96:alibi:alibi_col", "stw_attn_bwd_sm90_64x128_hd96_bf16_alibi "},
+        {"attn_bwd:bf16:b1h2s64d64:alibi:dk_f32:det", "stw_attn_bwd_sm90_128x128_hd64_bf16_alibi_outputs "},
+        {"attn_bwd:f16:b1h2s64d128:softcap30:dv_f32", "stw_attn_bwd_sm90_64x128_hd128_f16_softcap_outputs "},
+        {"attn_bwd:bf16:b1h2s64d96:bias_bhqk:dk_f32", "stw_attn_bwd_sm90_64x128_hd96_bf16_bias_outputs "},
+        {"attn_bwd:bf16:b1h2s64d128:intervals_two:dk_f32", "stw_attn_bwd_sm90_64x128_hd128_bf16_masks_outputs "},
+        {"attn_bwd:f16:b1h2s64d64:blockmask:grads_q:det", "stw_attn_bwd_sm90_128x128_hd64_f16_masks_outputs "},
         {"attn_bwd:bf16:b1h2s64d64:dropout0.1:alibi", "stw_attn_bwd_sm90_128x128_hd64_bf16_dropout_alibi "},
         {"attn_bwd:f16:b1h2s64d128:dropout0.1:alibi:det", "stw_attn_bwd_sm90_64x128_hd128_f16_dropout_alibi "},
         {"attn_bwd:bf16:b1h2s64d96:dropout0.1:bias_bhqk", "stw_attn_bwd_sm90_64x128_hd96_bf16_dropout_bias "},
         {"attn_bwd:f16:b1h2s64d64:dropout0.1:biasu8_b1qk:det", "stw_attn_bwd_sm90_128x128_hd64_f16_dropout_bias "},
         {"attn_bwd:bf16:b1h1s1000000x64d128:grads_kv:dk_f32", "stw_attn_bwd_sm90_64x128_hd192v128_bf16_outputs"},
         {"attn_bwd:bf16:b2h2s64d64:bias_1hqk:grads_qkvb", "stw_attn_dbias_reduce_plain_64x64_hd64_bf16 "},
-        {"attn_bwd:f16:b1h2s64d128:biasu8_b1qk:det", "stw_attn_bwd_sm90_64x128_hd128_f16_bias_ordered "}};
+        {"attn_bwd:f16:b1h2s64d128:biasu8_b1qk:det", "stw_attn_bwd_sm90_64x128_hd128_f16_bias "}};
     for (size_t i = 0; i < sizeof named / sizeof *named; ++i) {
         one("cuda", LIST(H200), "why", named[i][0]);
         if (!strstr(run.out, named[i][1])) fail_msg("%s: %s", named[i][0], run.out);

@@ -20,11 +20,12 @@ import subprocess
 import sys
 
 BN, TYPES = 128, ("bf16", "f16")
-MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap",
-         "softcap_ordered", "dropout", "dropout_ordered", "dropout_outputs", "dropout_alibi", "dropout_bias", "bias", "bias_ordered",
-         "bias_more", "masks", "masks_ordered")
+MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered",
+         "alibi_outputs", "softcap", "softcap_ordered", "softcap_outputs", "dropout", "dropout_outputs", "dropout_alibi",
+         "dropout_bias", "bias", "bias_outputs", "bias_more", "masks", "masks_ordered", "masks_outputs")
 MODES_WIDE = ("plain", "ordered", "features", "outputs", "dropout", "dropout_outputs", "bias", "masks")  # from dropout on: less than 128 keys
-ASKS_EXACT = ("_dropout_outputs", "_bias_more")  # no step of their own where all terms may be subnormal
+ASKS_EXACT = ("_dropout_outputs", "_alibi_outputs", "_softcap_outputs", "_bias_outputs", "_masks_outputs", "_bias_more")  # no step of their own
+# where all terms may be subnormal
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
 # Wide heads: dV; dQ, in two halves where it has no place; rows that are cleared; S; dK; dP.
 # Work tiles of 128 keys: dQ; rows that are cleared; S; dK; dP in two halves

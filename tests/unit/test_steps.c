@@ -603,7 +603,8 @@ static void sm90_says_what_it_does_not_take(void **state) {
         {":bias_1hqk:grads_qkvb:dbias_f32", NULL},
         {":bias_bhqk:grads_qkvb:dropout0.5", "with dropout it takes a bias of the inputs' type or bytes "},
         {":biasf32_1hqk:dropout0.5", "with dropout it takes a bias of the inputs' type or bytes "},
-        {":bias_bhqk:dk_f32", "it makes dK and dV in the inputs' type"},
+        {":bias_bhqk:dk_f32", NULL},
+        {":biasf32_bhqk:dk_f32", "it makes dK and dV in the inputs' type"},
         {":bias_bhqk:softcap9", "it takes one of "},
         {":alibi", NULL},
         {":alibi:alibi_col", NULL},
@@ -630,12 +631,15 @@ static void sm90_says_what_it_does_not_take(void **state) {
         {":blockmask:dlse", NULL},
         {":blockmask:softcap9", "with masks it takes no "},
         {":intervals_from:alibi", "with masks it takes no "},
-        {":intervals_from:dk_f32", "it makes dK and dV in the inputs' type"},
+        {":intervals_from:dk_f32:acc_k", NULL},
+        {":blockmask:dv_f32:grads_kv", NULL},
         {":grads_s:sink", "it makes dQ, dK and dV"},
-        {":alibi:grads_q", "it makes dQ, dK and dV together"},
-        {":softcap9:dk_f32", "it makes dK and dV in the inputs' type"},
+        {":alibi:grads_q", NULL},
+        {":dropout0.5:bias_bhqk:grads_q", "it makes dQ, dK and dV together"},
+        {":softcap9:dk_f32", NULL},
+        {":alibi:dk_f32:dv_f32:det", NULL},
         {":dropout0.5:dv_f32", NULL},
-        {":dropout0.5:dv_f32:grads_kv", "it makes dQ, dK and dV together"},
+        {":dropout0.5:dv_f32:grads_kv", NULL},
         {":dropout0.5:alibi:dv_f32", "it makes dK and dV in the inputs' type"},
         {":wl0:wr0", "rows see one key, "},
         {":scale0", "it hides pairs by infinite scores, "},
@@ -758,9 +762,9 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
                     f32_keys = params_of("attn_bwd:bf16:b2h4k2s130x150d64:dk_f32"),
                     wider = params_of("attn_bwd:bf16:b2h4k2s130x150d64x72:dk_f32");
     assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&both), "its kernels of wide heads take dropout alone");
-    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&f32_keys),
-                        "its kernels of wide heads take f32 dK and dV, few outputs, dropout and a bias of head dims "
-                        "above 64");
+    assert_string_equal(
+        stw_attn_loop_sm90_wide.gpu->refusal(&f32_keys),
+        "it would pad 64 columns to 192, for f32 dK and dV, a subset of the gradients, dropout or a bias");
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&wider));
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&dropout), "it has no room for what is dropped");
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&equal), "it takes head_dim_v to 128");
