@@ -166,11 +166,11 @@ template <class C> struct attn_cdna_loop {
 /* Operands of a step in LDS. Q, dO, dO^T and Q^T of both halves are one stream. Its last fragments of head dims from
  * 128 on, of Q^T, are used behind the barrier but read before it, since the next rows overwrite them. dS is another. */
 template <class C> struct attn_cdna_rows_source {
-    enum { P = C::PIECES, LATE = P >= 4 ? P : 0, COUNT = C::HELD / 8 * (P + C::PIECES_V) - LATE };
+    enum { P = C::PIECES, LATE = P >= 4 ? P : 0, COUNT = C::HELD / 8 * (P + C::PIECES_V) - LATE, AHEAD = 2 };
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read(k); }
 };
 template <class C> struct attn_cdna_ds_source {
-    enum { COUNT = C::BN / 32 * (C::HALVES / C::PARTS), LATE = 0 };
+    enum { COUNT = C::BN / 32 * (C::HALVES / C::PARTS), LATE = 0, AHEAD = C::IN_AGPRS ? 2 : COUNT % 4 ? COUNT / 2 : 4 };
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read_ds(k); }
 };
 
@@ -203,10 +203,11 @@ DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool s
         else w.dq.add(dq[half], part + half, false);
     };
     auto put_next_rows = cdna_behind_fragment([&](int j) {
+        if (j == 0) w.ahead.arrived(part == 0);
         if (LIFTED && j == 0) w.queries.lift(w.ahead);
         DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i)
             if (i * P / (2 * C::UNITS) == j) w.queries.put(w.ahead, i);
-        if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.lds);
+        if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.dq.at);
     });
     auto add_first_half = cdna_behind_fragment([&](int k) {
         if (HALVES == 1 || k != FRAGMENTS * 3 / 2 - 1) return;

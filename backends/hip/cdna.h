@@ -123,15 +123,23 @@ DEV_FN leaf_u2 cdna_lift(leaf_u2 x) {
 
 /* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one
  * instruction (the largest NaN would overflow: none is made, see attn_preprocess_row). */
-DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {
+DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x) {
 #if defined(__gfx90a__)
-    leaf_u2 u = __builtin_bit_cast(leaf_u2, x) + 0x8000u;
+    return __builtin_bit_cast(leaf_f2, __builtin_bit_cast(leaf_u2, x) + 0x8000u);
 #else
-    leaf_u2 u = __builtin_bit_cast(leaf_u2, __builtin_bit_cast(uint64_t, x) + UINT64_C(0x0000800000008000));
+    return __builtin_bit_cast(leaf_f2, __builtin_bit_cast(uint64_t, x) + UINT64_C(0x0000800000008000));
 #endif
-    return cdna_highs(u.x, u.y);
 }
-DEV_FN uint32_t cdna_operand(dev_f16, leaf_f2 x) { return dev_pack_f16(x.x, x.y); }
+DEV_FN leaf_f2 cdna_rounded(dev_f16, leaf_f2 x) { return x; }
+/* Two numbers, each from a pair that is rounded. */
+DEV_FN uint32_t cdna_joined(dev_bf16, float x, float y) {
+    return cdna_highs(__builtin_bit_cast(uint32_t, x), __builtin_bit_cast(uint32_t, y));
+}
+DEV_FN uint32_t cdna_joined(dev_f16, float x, float y) { return dev_pack_f16(x, y); }
+template <class T> DEV_FN uint32_t cdna_operand(T, leaf_f2 x) {
+    x = cdna_rounded(T(), x);
+    return cdna_joined(T(), x.x, x.y);
+}
 DEV_FN leaf_f2 cdna_pair(dev_bf16, uint32_t x) {
     return leaf_f2{__builtin_bit_cast(float, x << 16), __builtin_bit_cast(float, x & 0xffff0000u)};
 }
@@ -164,26 +172,24 @@ template <bool ORDERED_, class Work> struct cdna_overlap {
 template <class Work> DEV_FN cdna_overlap<true, Work> cdna_behind_product(Work work) { return {work}; }
 template <class Work> DEV_FN cdna_overlap<false, Work> cdna_behind_fragment(Work work) { return {work}; }
 
-/* Fragments of 16 bytes a lane on their way from LDS to products: two are multiplied while the next two are read.
+/* Fragments of 16 bytes a lane on their way from LDS to products: AHEAD are multiplied while the next so many are read.
  * Source: read(lds, k) of COUNT fragments, and of LATE more that are read at once behind the last, for later. */
 template <class Source> struct cdna_stream {
-    enum { COUNT = Source::COUNT, LATE = Source::LATE };
-    leaf_u4 ring[4], late[LATE ? (int)LATE : 1];
+    enum { COUNT = Source::COUNT, LATE = Source::LATE, AHEAD = Source::AHEAD, RING = 2 * AHEAD };
+    leaf_u4 ring[RING], late[LATE ? (int)LATE : 1];
 
     template <class Places> DEV_METHOD explicit cdna_stream(const Places &lds) {
-        ring[0] = Source::read(lds, 0);
-        ring[1] = Source::read(lds, 1);
+        DEV_UNROLL_FOR (int i = 0; i < AHEAD; ++i) ring[i] = Source::read(lds, i);
         CDNA_FENCE();
     }
     /* Fragment k is wanted now. */
     template <class Places> DEV_METHOD void want(const Places &lds, int k) {
-        if (k % 2) return;
-        if (k + 2 < COUNT) {
-            ring[(k + 2) % 4] = Source::read(lds, k + 2);
-            ring[(k + 3) % 4] = Source::read(lds, k + 3);
-        }
+        if (k % AHEAD) return;
+        if (k + AHEAD < COUNT)
+            DEV_UNROLL_FOR (int i = k + AHEAD; i < k + RING; ++i) ring[i % RING] = Source::read(lds, i);
         CDNA_FENCE();
-        cdna_arrived(ring[k % 4], ring[(k + 1) % 4]);
+        DEV_UNROLL_FOR (int i = k + AHEAD - 2; i >= k; i -= 2) /* the last come last: one wait */
+            cdna_arrived(ring[i % RING], ring[(i + 1) % RING]);
         if (k + 2 >= COUNT)
             DEV_UNROLL_FOR (int i = 0; i < LATE; ++i) late[i] = Source::read(lds, k + 2 + i);
     }
@@ -209,7 +215,7 @@ template <class Stream, class Places> struct cdna_streamed {
         CDNA_FENCE();
     }
     DEV_METHOD cdna_fragment at(int j) const {
-        const leaf_u4 &x = stream.ring[(first + j) % 4];
+        const leaf_u4 &x = stream.ring[(first + j) % Stream::RING];
         return {x.zw, x.xy};
     }
 };
