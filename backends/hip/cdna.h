@@ -123,21 +123,22 @@ DEV_FN leaf_u2 cdna_lift(leaf_u2 x) {
 
 /* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one
  * instruction (the largest NaN would overflow: none is made, see attn_preprocess_row). */
-DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x) {
+#define CDNA_HALVES UINT64_C(0x0000800000008000)
+DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x, uint64_t halves = CDNA_HALVES) {
 #if defined(__gfx90a__)
     return __builtin_bit_cast(leaf_f2, __builtin_bit_cast(leaf_u2, x) + 0x8000u);
 #else
-    return __builtin_bit_cast(leaf_f2, __builtin_bit_cast(uint64_t, x) + UINT64_C(0x0000800000008000));
+    return __builtin_bit_cast(leaf_f2, __builtin_bit_cast(uint64_t, x) + halves);
 #endif
 }
-DEV_FN leaf_f2 cdna_rounded(dev_f16, leaf_f2 x) { return x; }
+DEV_FN leaf_f2 cdna_rounded(dev_f16, leaf_f2 x, uint64_t = 0) { return x; }
 /* Two numbers, each from a pair that is rounded. */
 DEV_FN uint32_t cdna_joined(dev_bf16, float x, float y) {
     return cdna_highs(__builtin_bit_cast(uint32_t, x), __builtin_bit_cast(uint32_t, y));
 }
 DEV_FN uint32_t cdna_joined(dev_f16, float x, float y) { return dev_pack_f16(x, y); }
-template <class T> DEV_FN uint32_t cdna_operand(T, leaf_f2 x) {
-    x = cdna_rounded(T(), x);
+template <class T> DEV_FN uint32_t cdna_operand(T, leaf_f2 x, uint64_t halves = CDNA_HALVES) {
+    x = cdna_rounded(T(), x, halves);
     return cdna_joined(T(), x.x, x.y);
 }
 DEV_FN leaf_f2 cdna_pair(dev_bf16, uint32_t x) {
@@ -225,11 +226,12 @@ struct cdna_arrived_operand {
     DEV_METHOD cdna_arrived_fragment at(int j) const { return {fragments[j]}; }
 };
 
-/* Of so many pieces of work, those behind product i of PRODUCTS. */
-template <int WORK, int PRODUCTS, class Overlap> DEV_FN void cdna_share(Overlap &overlap, int i) {
-    const int first = (WORK * i + PRODUCTS - 1) / PRODUCTS, end = (WORK * (i + 1) + PRODUCTS - 1) / PRODUCTS;
-    DEV_UNROLL_FOR (int e = 0; e < (WORK + PRODUCTS - 1) / PRODUCTS; ++e)
-        if (WORK % PRODUCTS == 0 || first + e < end) overlap.step(first + e);
+/* Of so many pieces of work, those behind product i of PRODUCTS. LATE: those of the first are behind the second. */
+template <int WORK, int PRODUCTS, bool LATE, class Overlap> DEV_FN void cdna_share(Overlap &overlap, int i) {
+    const int first = LATE && i == 1 ? 0 : (WORK * i + PRODUCTS - 1) / PRODUCTS;
+    const int end = LATE && i == 0 ? 0 : (WORK * (i + 1) + PRODUCTS - 1) / PRODUCTS;
+    DEV_UNROLL_FOR (int e = 0; e < (1 + LATE) * ((WORK + PRODUCTS - 1) / PRODUCTS); ++e)
+        if (first + e < end) overlap.step(first + e);
 }
 
 /* acc[i] = A B[i]^T + start (none: 0), i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
@@ -252,7 +254,7 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
                 }
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
-                    cdna_share<8 * C::TILES, PRODUCTS>(overlap, C::TILES * (2 * j + h) + i);
+                    cdna_share<8 * C::TILES, PRODUCTS, !C::IN_AGPRS>(overlap, C::TILES * (2 * j + h) + i);
                     CDNA_FENCE();
                 }
             }
@@ -280,7 +282,7 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][COLUMNS], const leaf_u2 (&a)[C::TIL
                 to = cdna_mma<EXACT>(typename C::T(), a[i], x.half(h), to);
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
-                    cdna_share<8 * C::TILES, PRODUCTS>(overlap, C::TILES * (2 * j + h) + i);
+                    cdna_share<8 * C::TILES, PRODUCTS, false>(overlap, C::TILES * (2 * j + h) + i);
                     CDNA_FENCE();
                 }
             }
