@@ -257,8 +257,10 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
         auto draw = cdna_behind_product([&](int piece) { t.draws.piece(w.feature, block, first + half, piece); });
-        auto softmax = cdna_behind_product(
-            [&](int piece) { t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece); });
+        /* sums of S take a while; behind masks other instructions would wait in turn */
+        auto softmax = cdna_behind_product < KIND == CDNA_INNER && !C::IN_AGPRS > ([&](int piece) {
+                           t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece);
+                       });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
         prepare_stats();

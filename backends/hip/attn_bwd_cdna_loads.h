@@ -20,7 +20,8 @@ template <class T> DEV_FN int attn_cdna_cols(uint32_t dim) {
 
 /* A tensor of 16-bit elements from row `row` of (b, h) on. */
 DEV_FN cdna_buffer attn_cdna_buffer(cdna_tensor &t, int64_t b, int h, int64_t row, int64_t rows, int stride, int cols) {
-    return cdna_buffer_of((const char *)t.data + cdna_row(t, b, h, row) * 2, cdna_extent(rows, stride, (uint32_t)cols));
+    return cdna_buffer_of((const char *)t.data + cdna_row(t, (uint32_t)b, (uint32_t)h, row) * 2,
+                          cdna_extent(rows, stride, (uint32_t)cols));
 }
 
 /* K, V and K^T of a wave, loaded into registers (the struct has no part in the epilogue). K and V are operands of S and
@@ -212,15 +213,14 @@ template <class C> struct attn_cdna_queries {
     DEV_METHOD void enter_head(cdna_launch l, const attn_work_tile &u, int64_t b, int64_t row, int h, int first,
                                int thread) {
         int64_t rows = dev_uniform(u.seq.q_end);
-        const char *q = (const char *)l->p.q.data + cdna_row(l->p.q, b, h, row) * 2;
-        const char *dout = (const char *)l->p.dout.data + cdna_row(l->p.dout, b, h, row) * 2;
         int t = TENSORS == 2 ? thread : thread & 127;
         int group = t / FOURS, four = t & (FOURS - 1);
         int second = TENSORS == 2 ? 0 : dev_uniform(thread >> 7), row0 = first * C::BM + 4 * group;
         DEV_UNROLL_FOR (int s = 0; s < TENSORS; ++s) {
             bool is_dout = TENSORS == 2 ? s : second;
-            const char *base = is_dout ? dout : q;
-            int stride = (int)(is_dout ? l->p.dout.seq : l->p.q.seq) * 2;
+            cdna_tensor &tensor = is_dout ? l->p.dout : l->p.q;
+            const char *base = (const char *)tensor.data + cdna_row(tensor, (uint32_t)b, (uint32_t)h, row) * 2;
+            int stride = (int)tensor.seq * 2;
             int cols = attn_cdna_cols<typename C::T>(is_dout ? l->p.head_dim_v : l->p.head_dim_qk);
             int bytes = ((int)rows - 1) * stride + cols * 2;
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) /* opaque flags: else it is made anew at every step */

@@ -23,8 +23,8 @@ struct attn_cdna_part {
         const attn_tile tile = attn_tile_of(l.p, STW_CDNA_ROWS, work_tile,
                                             (int32_t *)(void *)(smem + STW_ROW_SMEM - 16)); /* behind the marks */
         if (!tile.live) return false;
-        b = tile.b;
-        h = tile.h;
+        b = (uint32_t)tile.b; /* of 32 bits: half the multiplications */
+        h = (uint32_t)tile.h;
         row0 = tile.block * STW_CDNA_ROWS;
         seq = stw_attn_seq_of(&l.p, 32, b);
         block = h * l.q_blocks + seq.q_block + row0 / 32;

@@ -134,8 +134,8 @@ DEV_FN attn_cdna_output attn_cdna_output_of(const attn_work_tile &u, cdna_tensor
     const bool adds = sizeof(T) == 4 && (l->p.accumulate & output);
     const int end = adds ? used : (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0), stride = (int)t.seq;
     const int bytes = l->p.outputs & output ? cdna_extent(end, stride, cols) * (int)(sizeof(T) / 2) : 0;
-    const char *first =
-        (const char *)t.data + cdna_row(t, dev_uniform(u.b), dev_uniform(u.kv_head), row) * (int)sizeof(T);
+    const char *first = (const char *)t.data +
+                        cdna_row(t, (uint32_t)dev_uniform(u.b), (uint32_t)dev_uniform(u.kv_head), row) * (int)sizeof(T);
     return {
         cdna_buffer_of(first, bytes), cdna_buffer_of(first, adds ? bytes : 0), stride, (int)cols, used, (leaf_f2)scale};
 }

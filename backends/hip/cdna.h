@@ -71,8 +71,8 @@ DEV_FN cdna_buffer cdna_buffer_of(const void *base, int bytes, int flags = 0x200
 DEV_FN int cdna_extent(int64_t rows, int64_t stride, uint32_t cols) {
     return rows > 0 ? (((int)rows - 1) * (int)stride + (int)cols) * 2 : 0;
 }
-/* First element of a row, in elements from the tensor's. */
-DEV_FN int64_t cdna_row(cdna_tensor &t, int64_t b, int64_t h, int64_t row) {
+/* First element of a row, in elements from the tensor's. Numbers of 32 bits take half the multiplications. */
+template <class Tensor> DEV_FN int64_t cdna_row(const Tensor &t, uint32_t b, uint32_t h, int64_t row) {
     return b * t.batch + h * t.head + row * t.seq;
 }
 
@@ -160,18 +160,21 @@ template <bool EXACT, class T> DEV_FN leaf_f4 cdna_mma(T, leaf_u2 a, leaf_u2 b, 
 }
 
 /* What runs beside products: nothing; a piece of work behind each of them, in this order and no other; a piece behind
- * those of each fragment, among which the compiler may mix it. */
+ * those of each fragment, among which the compiler may mix it. LATE: work behind the first product of a row of them
+ * comes behind the second. */
 struct cdna_nothing {
-    enum { ORDERED = 0 };
+    enum { ORDERED = 0, LATE = 0 };
     DEV_METHOD void step(int) {}
 };
-template <bool ORDERED_, class Work> struct cdna_overlap {
-    enum { ORDERED = ORDERED_ };
+template <bool ORDERED_, bool LATE_, class Work> struct cdna_overlap {
+    enum { ORDERED = ORDERED_, LATE = LATE_ };
     Work work;
     DEV_METHOD void step(int i) { work(i); }
 };
-template <class Work> DEV_FN cdna_overlap<true, Work> cdna_behind_product(Work work) { return {work}; }
-template <class Work> DEV_FN cdna_overlap<false, Work> cdna_behind_fragment(Work work) { return {work}; }
+template <bool LATE = false, class Work> DEV_FN cdna_overlap<true, LATE, Work> cdna_behind_product(Work work) {
+    return {work};
+}
+template <class Work> DEV_FN cdna_overlap<false, false, Work> cdna_behind_fragment(Work work) { return {work}; }
 
 /* Fragments of 16 bytes a lane on their way from LDS to products: AHEAD are multiplied while the next so many are read.
  * Source: read(lds, k) of COUNT fragments, and of LATE more that are read at once behind the last, for later. */
@@ -226,7 +229,7 @@ struct cdna_arrived_operand {
     DEV_METHOD cdna_arrived_fragment at(int j) const { return {fragments[j]}; }
 };
 
-/* Of so many pieces of work, those behind product i of PRODUCTS. LATE: those of the first are behind the second. */
+/* Of so many pieces of work, those behind product i of PRODUCTS. */
 template <int WORK, int PRODUCTS, bool LATE, class Overlap> DEV_FN void cdna_share(Overlap &overlap, int i) {
     const int first = LATE && i == 1 ? 0 : (WORK * i + PRODUCTS - 1) / PRODUCTS;
     const int end = LATE && i == 0 ? 0 : (WORK * (i + 1) + PRODUCTS - 1) / PRODUCTS;
@@ -254,7 +257,7 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
                 }
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
-                    cdna_share<8 * C::TILES, PRODUCTS, !C::IN_AGPRS>(overlap, C::TILES * (2 * j + h) + i);
+                    cdna_share<8 * C::TILES, PRODUCTS, Overlap::LATE>(overlap, C::TILES * (2 * j + h) + i);
                     CDNA_FENCE();
                 }
             }
