@@ -125,19 +125,28 @@ struct attn_cdna_output {
     leaf_f2 scale;
 };
 
+/* The rows of dK and dV that a work tile has: from which on, and as many keys as there are, and in use. */
+struct attn_cdna_place {
+    uint32_t b, kv_head;
+    int64_t row;
+    int end, used;
+};
+
 /* Rows up to the sequence's end; where sums are added to what is there, keys in use alone. T: of the tensor. */
-template <class T, class C>
-DEV_FN attn_cdna_output attn_cdna_output_of(const attn_work_tile &u, cdna_tensor &t, uint32_t output, uint32_t cols,
-                                            float scale, int used) {
+template <class T>
+DEV_FN attn_cdna_output attn_cdna_output_of(const attn_cdna_place &at, cdna_tensor &t, uint32_t output, uint32_t cols,
+                                            float scale) {
     cdna_launch l = cdna_launch_again();
-    const int64_t j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
     const bool adds = sizeof(T) == 4 && (l->p.accumulate & output);
-    const int end = adds ? used : (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0), stride = (int)t.seq;
+    const int end = adds ? at.used : at.end, stride = (int)t.seq;
     const int bytes = l->p.outputs & output ? cdna_extent(end, stride, cols) * (int)(sizeof(T) / 2) : 0;
-    const char *first = (const char *)t.data +
-                        cdna_row(t, (uint32_t)dev_uniform(u.b), (uint32_t)dev_uniform(u.kv_head), row) * (int)sizeof(T);
-    return {
-        cdna_buffer_of(first, bytes), cdna_buffer_of(first, adds ? bytes : 0), stride, (int)cols, used, (leaf_f2)scale};
+    const char *first = (const char *)t.data + cdna_row(t, at.b, at.kv_head, at.row) * (int)sizeof(T);
+    return {cdna_buffer_of(first, bytes),
+            cdna_buffer_of(first, adds ? bytes : 0),
+            stride,
+            (int)cols,
+            at.used,
+            (leaf_f2)scale};
 }
 
 /* Sums of a part, in the workspace: f32 without their factor, by rows of HD. */
@@ -219,17 +228,20 @@ template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const
     typedef typename C::T T;
     cdna_launch l = cdna_launch_again();
     const int thread = w.thread(), n = thread & 15, key0 = C::KEYS * dev_uniform(thread >> 6) + 4 * (thread >> 4 & 3);
-    const int used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - dev_uniform(u.j0), 0, C::BN);
+    const int64_t j0 = dev_uniform(u.j0);
+    const int used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, C::BN);
+    const int end = (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0);
+    const attn_cdna_place at = {(uint32_t)dev_uniform(u.b), (uint32_t)dev_uniform(u.kv_head),
+                                dev_uniform(u.seq.kv.first) + j0, end, used};
     auto store = [&](auto &sums, cdna_tensor &t, uint32_t output, uint32_t dtype, uint32_t cols, float scale) {
         if (l->part_sums || sizeof(T) == 4 || dtype == STW_F32)
             attn_cdna_store_sums<float, true>(sums,
-                                              l->part_sums
-                                                  ? attn_cdna_part_output<C>(u, output, cols, used)
-                                                  : attn_cdna_output_of<float, C>(u, t, output, cols, scale, used),
+                                              l->part_sums ? attn_cdna_part_output<C>(u, output, cols, used)
+                                                           : attn_cdna_output_of<float>(at, t, output, cols, scale),
                                               n, key0);
         else if (used < C::BN)
-            attn_cdna_store_sums<T, true>(sums, attn_cdna_output_of<T, C>(u, t, output, cols, scale, used), n, key0);
-        else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T, C>(u, t, output, cols, scale, used), n, key0);
+            attn_cdna_store_sums<T, true>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale), n, key0);
+        else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale), n, key0);
     };
     store(w.dk, l->p.dk, STW_OUT_DK, l->p.dk_dtype, l->p.head_dim_qk, l->p.scale);
     store(w.dv, l->p.dv, STW_OUT_DV, l->p.dv_dtype, l->p.head_dim_v,
