@@ -124,13 +124,15 @@ DEV_FN leaf_u2 cdna_lift(leaf_u2 x) {
 /* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one
  * instruction (the largest NaN would overflow: none is made, see attn_preprocess_row). */
 #define CDNA_HALVES UINT64_C(0x0000800000008000)
-DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x, uint64_t halves = CDNA_HALVES) {
 #if defined(__gfx90a__)
+DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x, uint64_t = CDNA_HALVES) {
     return __builtin_bit_cast(leaf_f2, __builtin_bit_cast(leaf_u2, x) + 0x8000u);
-#else
-    return __builtin_bit_cast(leaf_f2, __builtin_bit_cast(uint64_t, x) + halves);
-#endif
 }
+#else
+DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x, uint64_t halves = CDNA_HALVES) {
+    return __builtin_bit_cast(leaf_f2, __builtin_bit_cast(uint64_t, x) + halves);
+}
+#endif
 DEV_FN leaf_f2 cdna_rounded(dev_f16, leaf_f2 x, uint64_t = 0) { return x; }
 /* Two numbers, each from a pair that is rounded. */
 DEV_FN uint32_t cdna_joined(dev_bf16, float x, float y) {
