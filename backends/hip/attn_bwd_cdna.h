@@ -207,7 +207,7 @@ DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool s
         if (LIFTED && j == 0) w.queries.lift(w.ahead);
         DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i)
             if (i * P / (2 * C::UNITS) == j) w.queries.put(w.ahead, i);
-        if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.dq.at);
+        if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.lds, w.dq.at);
     });
     auto add_first_half = cdna_behind_fragment([&](int k) {
         if (HALVES == 1 || k != FRAGMENTS * 3 / 2 - 1) return;

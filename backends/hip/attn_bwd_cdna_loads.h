@@ -148,7 +148,9 @@ template <class C> struct attn_cdna_lds {
             return cdna_get(columns + (C::AT_DOUTT - C::AT_QT + half * C::TRANSPOSED + (j - columns_dout) * 1024));
         return cdna_get(columns + (half * C::TRANSPOSED + (j - columns_q) * 1024));
     }
-    /* LSE or delta of the lane's queries of a half. */
+    /* Statistics. A lane's to write, from four times the thread and a multiple of 256, which needs no register of its
+     * own; LSE or delta of the lane's queries of a half. */
+    DEV_FN cdna_lds *stat(uint32_t at) { return (cdna_lds *)(at & 0xfc) + C::AT_STATS; }
     DEV_METHOD leaf_f4 read_stats(int half, int delta) const {
         return __builtin_bit_cast(leaf_f4, cdna_get(stats + (128 * delta + 64 * half)));
     }
@@ -273,9 +275,9 @@ template <class C> struct attn_cdna_stats {
         ahead.stat = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(from, at, 0, 0));
         at += C::STATS * 4;
     }
-    /* From registers to LDS: all waves write the same. `at`: four times the thread, and a multiple of 256. */
-    DEV_FN void put(const attn_cdna_ahead<C> &ahead, uint32_t at) {
-        cdna_put((cdna_lds *)(at & 0xfc) + C::AT_STATS, ahead.stat);
+    /* From registers to LDS: all waves write the same. `at`: attn_cdna_dq's. */
+    DEV_FN void put(const attn_cdna_ahead<C> &ahead, const attn_cdna_lds<C> &lds, uint32_t at) {
+        cdna_put(lds.stat(at), ahead.stat);
     }
 };
 

@@ -60,7 +60,7 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &tile, in
     if (dev_uniform(u.seq.q_low) > first * C::BM) w.queries.clear_before(w.ahead, low, thread);
     if constexpr (LIFTED) w.queries.lift(w.ahead);
     DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i) w.queries.put(w.ahead, i);
-    w.stats.put(w.ahead, w.dq.at);
+    w.stats.put(w.ahead, w.lds, w.dq.at);
     w.queries.fetch(w.ahead);
     if (C::PARTS == 2 && dev_uniform(u.seq.q_low) > first * C::BM + C::HELD)
         w.queries.clear_before(w.ahead, low - C::HELD, thread);

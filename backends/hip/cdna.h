@@ -232,7 +232,7 @@ struct cdna_arrived_operand {
 };
 
 /* Of so many pieces of work, those behind product i of PRODUCTS. */
-template <int WORK, int PRODUCTS, bool LATE, class Overlap> DEV_FN void cdna_share(Overlap &overlap, int i) {
+template <int WORK, int PRODUCTS, bool LATE = false, class Overlap> DEV_FN void cdna_share(Overlap &overlap, int i) {
     const int first = LATE && i == 1 ? 0 : (WORK * i + PRODUCTS - 1) / PRODUCTS;
     const int end = LATE && i == 0 ? 0 : (WORK * (i + 1) + PRODUCTS - 1) / PRODUCTS;
     DEV_UNROLL_FOR (int e = 0; e < (1 + LATE) * ((WORK + PRODUCTS - 1) / PRODUCTS); ++e)
