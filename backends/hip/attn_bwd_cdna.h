@@ -41,9 +41,9 @@
  *   LSE, delta    2 x 32 x 4                    the four queries of a lane are read at once
  *
  * The order of instructions is written out: a piece of softmax behind each product of dP, a piece of dS behind each of
- * dV, reads of LDS in pairs, two ahead; with dropout rounds of Philox behind those of S. From head dim 96 on, with
- * dropout or a bias: one wave a SIMD, up to 512 registers. Else 32, 64: two waves; with 256 registers and no asm
- * operand in AGPRs clang leaves the sums in ordinary registers and moves none.
+ * dV, reads of LDS in pairs, two ahead (of dS four, with two waves a SIMD); with dropout rounds of Philox behind those
+ * of S. From head dim 96 on, with dropout or a bias: one wave a SIMD, up to 512 registers. Else 32, 64: two waves; with
+ * 256 registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
  * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap,
  * dropout, a bias. attn_bwd_cdna_hidden.h: masks in memory. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16
