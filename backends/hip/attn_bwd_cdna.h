@@ -41,9 +41,9 @@
  *   LSE, delta    2 x 32 x 4                    the four queries of a lane are read at once
  *
  * The order of instructions is written out: a piece of softmax behind each product of dP, a piece of dS behind each of
- * dV, reads of LDS in pairs, two ahead; with dropout rounds of Philox behind those of S. From head dim 96 on, with
- * dropout or a bias: one wave a SIMD, up to 512 registers. Else 32, 64: two waves; with 256 registers and no asm
- * operand in AGPRs clang leaves the sums in ordinary registers and moves none.
+ * dV, reads of LDS in pairs, two ahead (of dS four, with two waves a SIMD); with dropout rounds of Philox behind those
+ * of S. From head dim 96 on, with dropout or a bias: one wave a SIMD, up to 512 registers. Else 32, 64: two waves; with
+ * 256 registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
  * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap,
  * dropout, a bias. attn_bwd_cdna_hidden.h: masks in memory. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16
@@ -166,11 +166,11 @@ template <class C> struct attn_cdna_loop {
 /* Operands of a step in LDS. Q, dO, dO^T and Q^T of both halves are one stream. Its last fragments of head dims from
  * 128 on, of Q^T, are used behind the barrier but read before it, since the next rows overwrite them. dS is another. */
 template <class C> struct attn_cdna_rows_source {
-    enum { P = C::PIECES, LATE = P >= 4 ? P : 0, COUNT = C::HELD / 8 * (P + C::PIECES_V) - LATE };
+    enum { P = C::PIECES, LATE = P >= 4 ? P : 0, COUNT = C::HELD / 8 * (P + C::PIECES_V) - LATE, AHEAD = 2 };
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read(k); }
 };
 template <class C> struct attn_cdna_ds_source {
-    enum { COUNT = C::BN / 32 * (C::HALVES / C::PARTS), LATE = 0 };
+    enum { COUNT = C::BN / 32 * (C::HALVES / C::PARTS), LATE = 0, AHEAD = C::IN_AGPRS ? 2 : COUNT % 4 ? COUNT / 2 : 4 };
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read_ds(k); }
 };
 
@@ -203,10 +203,11 @@ DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool s
         else w.dq.add(dq[half], part + half, false);
     };
     auto put_next_rows = cdna_behind_fragment([&](int j) {
+        if (j == 0) w.ahead.arrived(part == 0);
         if (LIFTED && j == 0) w.queries.lift(w.ahead);
         DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i)
             if (i * P / (2 * C::UNITS) == j) w.queries.put(w.ahead, i);
-        if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.lds);
+        if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.lds, w.dq.at);
     });
     auto add_first_half = cdna_behind_fragment([&](int k) {
         if (HALVES == 1 || k != FRAGMENTS * 3 / 2 - 1) return;
@@ -256,8 +257,10 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
         auto draw = cdna_behind_product([&](int piece) { t.draws.piece(w.feature, block, first + half, piece); });
-        auto softmax = cdna_behind_product(
-            [&](int piece) { t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece); });
+        /* sums of S take a while; behind masks other instructions would wait in turn */
+        auto softmax = cdna_behind_product < KIND == CDNA_INNER && !C::IN_AGPRS > ([&](int piece) {
+                           t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece);
+                       });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
         prepare_stats();

@@ -125,9 +125,12 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define BIAS_TILE(name, element, hd, bm, bn, warps) BIAS_##element(name, hd, bm, bn, warps)
 STW_DBIAS_TILES_64(BIAS_TILE)
 
+/* Two waves a SIMD: sums of products lie in ordinary registers then, where they are read. */
 #define CDNA_ROWS(type, T, hd)                                                                                         \
+    __attribute__((amdgpu_waves_per_eu(2)))                                                                            \
     KERNEL(stw_attn_bwd_preprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                             \
            (attn_cdna_preprocess<attn_cdna_rows<T, hd>, false>(launch, dev_shared)))                                   \
+    __attribute__((amdgpu_waves_per_eu(2)))                                                                            \
     KERNEL(stw_attn_bwd_preprocess_cdna_ordered_hd##hd##_##type, ATTN_ROW_THREADS,                                     \
            (attn_cdna_preprocess<attn_cdna_rows<T, hd>, true>(launch, dev_shared)))                                    \
     KERNEL(stw_attn_bwd_postprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                            \

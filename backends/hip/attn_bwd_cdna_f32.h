@@ -145,7 +145,7 @@ template <int HD> struct attn_cdna_lds<attn_cdna_f32<HD>> {
     }
     DEV_METHOD leaf_u4 read_ds(int p) const { return cdna_get(ds + 64 * p); }
     DEV_METHOD void put_ds(int i, int r, float x) const { cdna_put(to_ds + (r * C::SCORE_ROW + 64 * i), x); }
-    DEV_METHOD cdna_lds *stat() const { return to_stats; }
+    DEV_METHOD cdna_lds *stat(uint32_t) const { return to_stats; }
     DEV_METHOD leaf_f4 read_stats(int part, int delta) const {
         return cdna_floats(cdna_get(stats + (4 * C::BM * delta + 64 * part)));
     }
@@ -203,11 +203,11 @@ template <int HD> struct attn_cdna_queries<attn_cdna_f32<HD>> {
 
 /* Operands of a part in LDS: a stream of rows, one of dS. */
 template <class C> struct attn_cdna_f32_rows_source {
-    enum { COUNT = 4 * C::FRAGMENTS, LATE = 0 };
+    enum { COUNT = 4 * C::FRAGMENTS, LATE = 0, AHEAD = 2 };
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read(k); }
 };
 template <class C> struct attn_cdna_f32_ds_source {
-    enum { COUNT = C::BN / 16, LATE = 0 };
+    enum { COUNT = C::BN / 16, LATE = 0, AHEAD = 2 };
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read_ds(k); }
 };
 
@@ -352,7 +352,7 @@ DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD>> &w, int block, int 
     auto add_dk = [&](int x) { w.dk[x % T][4 * (COLUMNS - 1) + x / T] += of_dk.take(x); };
     auto put_next_rows = [&](int piece) {
         if (piece < 2 * C::UNITS) w.queries.put(w.ahead, piece);
-        else if (part == C::PARTS - 1) w.stats.put(w.ahead, w.lds);
+        else if (part == C::PARTS - 1) w.stats.put(w.ahead, w.lds, w.dq.at);
     };
     attn_cdna_f32_ABt<0, 0, C>(t.s, of_s, rows, 0, w.lds, w.keys.k, nothing, nothing);
     attn_cdna_f32_ABt<2 * T, 6 * T, C>(t.dp, of_dp, rows, FRAGMENTS, w.lds, w.keys.v, add_s, softmax);

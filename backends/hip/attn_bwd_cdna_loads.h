@@ -20,7 +20,8 @@ template <class T> DEV_FN int attn_cdna_cols(uint32_t dim) {
 
 /* A tensor of 16-bit elements from row `row` of (b, h) on. */
 DEV_FN cdna_buffer attn_cdna_buffer(cdna_tensor &t, int64_t b, int h, int64_t row, int64_t rows, int stride, int cols) {
-    return cdna_buffer_of((const char *)t.data + cdna_row(t, b, h, row) * 2, cdna_extent(rows, stride, (uint32_t)cols));
+    return cdna_buffer_of((const char *)t.data + cdna_row(t, (uint32_t)b, (uint32_t)h, row) * 2,
+                          cdna_extent(rows, stride, (uint32_t)cols));
 }
 
 /* K, V and K^T of a wave, loaded into registers (the struct has no part in the epilogue). K and V are operands of S and
@@ -58,18 +59,24 @@ template <class C> struct attn_cdna_kv {
     DEV_METHOD void load_transposed(cdna_buffer from, int stride, int wave, int n, int g) {
         const int column = first_column(wave) + n, key_bytes = 2 * stride;
         const int at[2] = {(key(0, 0, g) * stride + column) * 2, (key(C::ZIPPED, 0, g) * stride + column) * 2};
+        uint32_t x[FRAGMENTS][2][4][C::COLUMNS];
         DEV_UNROLL_FOR (int p = 0; p < FRAGMENTS; ++p)
-            DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
-                uint32_t x[4][C::COLUMNS];
+            DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
                 DEV_UNROLL_FOR (int i = 0; i < 4; ++i) {
                     int behind = key(p, 4 * half + i, 0) - key(p < C::ZIPPED ? 0 : C::ZIPPED, 0, 0);
                     int key_at = at[p >= C::ZIPPED] + behind * key_bytes;
                     DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c)
-                        x[i][c] = __builtin_amdgcn_raw_buffer_load_b16(from, key_at + 32 * c, 0, 0);
+                        x[p][half][i][c] = __builtin_amdgcn_raw_buffer_load_b16(from, key_at + 32 * c, 0, 0);
                 }
-                DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c)
-                    kt[p][half][c] = leaf_u2{cdna_lows(x[0][c], x[1][c]), cdna_lows(x[2][c], x[3][c])};
-            }
+        CDNA_FENCE();
+        cdna_wait_memory(); /* once */
+        CDNA_FENCE();
+        DEV_UNROLL_FOR (int p = 0; p < FRAGMENTS; ++p)
+            DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+                DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) {
+                    auto &y = x[p][half];
+                    kt[p][half][c] = leaf_u2{cdna_lows(y[0][c], y[1][c]), cdna_lows(y[2][c], y[3][c])};
+                }
     }
     /* What was read of keys before `low` and of columns past the last becomes zero. */
     DEV_METHOD void clear_outside(int low, int k_cols, int v_cols, int wave, int lane) {
@@ -117,14 +124,16 @@ template <class C> struct attn_cdna_kv {
 template <class C> struct attn_cdna_lds {
     cdna_lds *rows, *columns;                      /* fragments of Q, those of Q^T; dO and dO^T lie behind */
     cdna_lds *ds;                                  /* fragments of dS                                      */
+    cdna_lds *stats;                               /* LSE of the lane's queries                            */
     cdna_lds *to_zipped, *to_zipped_2, *to_single; /* where dS goes: tiles 0 and 1, their queries 2 and 3; tile 2 */
 
     DEV_METHOD void set(cdna_lds *lds, int wave, int lane) {
         int n = lane % 16, g = lane / 16;
-        rows = lds + (n * C::ROW + g * 16);
+        rows = cdna_opaque(lds + (n * C::ROW + g * 16));
         columns = lds + (C::AT_QT + lane * 16);
         int half = C::HALVES == 2 ? 0 : wave >> 1; /* HELD 32 */
-        ds = lds + (C::AT_DS + (half * 4 + n / 4) * C::SCORE_FOUR + n % 4 * C::SCORE_ROW + g * 16);
+        ds = cdna_opaque(lds + (C::AT_DS + (half * 4 + n / 4) * C::SCORE_FOUR + n % 4 * C::SCORE_ROW + g * 16));
+        stats = cdna_opaque(lds + (C::AT_STATS + g * 16));
         to_zipped = lds + (C::AT_DS + g * C::SCORE_FOUR + wave * 64 + n * 4);
         to_zipped_2 = cdna_opaque(to_zipped + 2 * C::SCORE_ROW);
         to_single = lds + (C::AT_DS + g * C::SCORE_FOUR + C::ZIPPED * 64 + wave * 32 + n * 2);
@@ -139,12 +148,11 @@ template <class C> struct attn_cdna_lds {
             return cdna_get(columns + (C::AT_DOUTT - C::AT_QT + half * C::TRANSPOSED + (j - columns_dout) * 1024));
         return cdna_get(columns + (half * C::TRANSPOSED + (j - columns_q) * 1024));
     }
-    /* Statistics: their places follow from `columns`, which leaves the registers to others. A lane's to write; LSE or
-     * delta of the lane's queries of a half. */
-    DEV_METHOD cdna_lds *stat() const { return (cdna_lds *)((uint32_t)columns >> 2 & 0xfc) + C::AT_STATS; }
+    /* Statistics. A lane's to write, from four times the thread and a multiple of 256, which needs no register of its
+     * own; LSE or delta of the lane's queries of a half. */
+    DEV_FN cdna_lds *stat(uint32_t at) { return (cdna_lds *)(at & 0xfc) + C::AT_STATS; }
     DEV_METHOD leaf_f4 read_stats(int half, int delta) const {
-        cdna_lds *of_half_0 = (cdna_lds *)(((uint32_t)columns & 0x300) >> 4);
-        return __builtin_bit_cast(leaf_f4, cdna_get(of_half_0 + (C::AT_STATS + 128 * delta + 64 * half)));
+        return __builtin_bit_cast(leaf_f4, cdna_get(stats + (128 * delta + 64 * half)));
     }
     /* Fragment `at` of dS: BN / 32 a half. */
     DEV_METHOD leaf_u4 read_ds(int at) const {
@@ -176,6 +184,12 @@ template <class C> struct attn_cdna_lds {
 template <class C> struct attn_cdna_ahead {
     leaf_u2 rows[C::UNITS][4];
     float stat;
+    /* One wait for all: the last come last, and behind them statistics, if these come with the rows. */
+    DEV_METHOD void arrived(bool with_stat) {
+        if (with_stat) asm volatile("" : "+v"(stat));
+        DEV_UNROLL_FOR (int s = C::UNITS - 1; s >= 0; --s)
+            asm volatile("" : "+v"(rows[s][3]), "+v"(rows[s][2]), "+v"(rows[s][1]), "+v"(rows[s][0]));
+    }
 };
 
 /* Q and dO of the query blocks of a head. A thread brings units of four rows x four columns: head dims 128 and 256: one
@@ -201,15 +215,14 @@ template <class C> struct attn_cdna_queries {
     DEV_METHOD void enter_head(cdna_launch l, const attn_work_tile &u, int64_t b, int64_t row, int h, int first,
                                int thread) {
         int64_t rows = dev_uniform(u.seq.q_end);
-        const char *q = (const char *)l->p.q.data + cdna_row(l->p.q, b, h, row) * 2;
-        const char *dout = (const char *)l->p.dout.data + cdna_row(l->p.dout, b, h, row) * 2;
         int t = TENSORS == 2 ? thread : thread & 127;
         int group = t / FOURS, four = t & (FOURS - 1);
         int second = TENSORS == 2 ? 0 : dev_uniform(thread >> 7), row0 = first * C::BM + 4 * group;
         DEV_UNROLL_FOR (int s = 0; s < TENSORS; ++s) {
             bool is_dout = TENSORS == 2 ? s : second;
-            const char *base = is_dout ? dout : q;
-            int stride = (int)(is_dout ? l->p.dout.seq : l->p.q.seq) * 2;
+            cdna_tensor &tensor = is_dout ? l->p.dout : l->p.q;
+            const char *base = (const char *)tensor.data + cdna_row(tensor, (uint32_t)b, (uint32_t)h, row) * 2;
+            int stride = (int)tensor.seq * 2;
             int cols = attn_cdna_cols<typename C::T>(is_dout ? l->p.head_dim_v : l->p.head_dim_qk);
             int bytes = ((int)rows - 1) * stride + cols * 2;
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) /* opaque flags: else it is made anew at every step */
@@ -262,8 +275,10 @@ template <class C> struct attn_cdna_stats {
         ahead.stat = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(from, at, 0, 0));
         at += C::STATS * 4;
     }
-    /* From registers to LDS: all waves write the same. */
-    DEV_FN void put(const attn_cdna_ahead<C> &ahead, const attn_cdna_lds<C> &lds) { cdna_put(lds.stat(), ahead.stat); }
+    /* From registers to LDS: all waves write the same. `at`: attn_cdna_dq's. */
+    DEV_FN void put(const attn_cdna_ahead<C> &ahead, const attn_cdna_lds<C> &lds, uint32_t at) {
+        cdna_put(lds.stat(at), ahead.stat);
+    }
 };
 
 #endif

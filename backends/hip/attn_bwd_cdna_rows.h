@@ -23,8 +23,8 @@ struct attn_cdna_part {
         const attn_tile tile = attn_tile_of(l.p, STW_CDNA_ROWS, work_tile,
                                             (int32_t *)(void *)(smem + STW_ROW_SMEM - 16)); /* behind the marks */
         if (!tile.live) return false;
-        b = tile.b;
-        h = tile.h;
+        b = (uint32_t)tile.b; /* of 32 bits: half the multiplications */
+        h = (uint32_t)tile.h;
         row0 = tile.block * STW_CDNA_ROWS;
         seq = stw_attn_seq_of(&l.p, 32, b);
         block = h * l.q_blocks + seq.q_block + row0 / 32;
@@ -86,12 +86,12 @@ DEV_FN uint32_t attn_cdna_rows_multiply(const stw_attn_launch &l, cdna_buffer do
     uint32_t marks = ((uint32_t)any ? 1u : 0u) | (any >> 32 ? 2u : 0u);
     const uint32_t to_delta = n >> 2 == g ? place(first + n) + 128 : CDNA_NOWHERE, to_sums = (uint32_t)mine * 16;
     const bool odd = n & 1, high = n & 2, outside = cols < C::HD || first < low;
+    const leaf_u4 zeros = cdna_opaque(leaf_u4{0, 0, 0, 0}); /* else they are made anew for every group */
     DEV_UNROLL_FOR (int c = 0; c < GROUPS; ++c) {
         if (c + 1 < GROUPS) fetch(c + 1);
         DEV_UNROLL_FOR (int j = 0; j < C::HD / 16; ++j)
             __builtin_amdgcn_raw_buffer_store_b128(
-                leaf_u4{0, 0, 0, 0}, sums, to_sums + wave * (64 * C::HD * 4 - 1024) + (c * (C::HD / 16) + j) * 1024, 0,
-                0);
+                zeros, sums, to_sums + wave * (64 * C::HD * 4 - 1024) + (c * (C::HD / 16) + j) * 1024, 0, 0);
         leaf_u4(&a)[PIECES] = x[c & 1], (&b)[PIECES] = y[c & 1];
         if (outside)
             DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
@@ -306,6 +306,7 @@ template <class C> DEV_FN void attn_cdna_postprocess(const stw_attn_launch &l, c
             DEV_UNROLL_FOR (int i = 0; i < LOADED; ++i)
                 if (row + (first + i) * STEP >= used) x[i][0] = x[i][1] = leaf_f4{0, 0, 0, 0};
         DEV_UNROLL_FOR (int i = 0; i < LOADED; ++i) {
+            asm volatile("" : "+v"(x[i][0]), "+v"(x[i][1])); /* one wait for both */
             leaf_u4 y;
             DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
                 y[e] = cdna_operand(T(), (e & 1 ? x[i][e / 2].zw : x[i][e / 2].xy) * scale);

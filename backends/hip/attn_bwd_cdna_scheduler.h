@@ -60,7 +60,7 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &tile, in
     if (dev_uniform(u.seq.q_low) > first * C::BM) w.queries.clear_before(w.ahead, low, thread);
     if constexpr (LIFTED) w.queries.lift(w.ahead);
     DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i) w.queries.put(w.ahead, i);
-    w.stats.put(w.ahead, w.lds);
+    w.stats.put(w.ahead, w.lds, w.dq.at);
     w.queries.fetch(w.ahead);
     if (C::PARTS == 2 && dev_uniform(u.seq.q_low) > first * C::BM + C::HELD)
         w.queries.clear_before(w.ahead, low - C::HELD, thread);
@@ -125,19 +125,28 @@ struct attn_cdna_output {
     leaf_f2 scale;
 };
 
+/* The rows of dK and dV that a work tile has: from which on, and as many keys as there are, and in use. */
+struct attn_cdna_place {
+    uint32_t b, kv_head;
+    int64_t row;
+    int end, used;
+};
+
 /* Rows up to the sequence's end; where sums are added to what is there, keys in use alone. T: of the tensor. */
-template <class T, class C>
-DEV_FN attn_cdna_output attn_cdna_output_of(const attn_work_tile &u, cdna_tensor &t, uint32_t output, uint32_t cols,
-                                            float scale, int used) {
+template <class T>
+DEV_FN attn_cdna_output attn_cdna_output_of(const attn_cdna_place &at, cdna_tensor &t, uint32_t output, uint32_t cols,
+                                            float scale) {
     cdna_launch l = cdna_launch_again();
-    const int64_t j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
     const bool adds = sizeof(T) == 4 && (l->p.accumulate & output);
-    const int end = adds ? used : (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0), stride = (int)t.seq;
+    const int end = adds ? at.used : at.end, stride = (int)t.seq;
     const int bytes = l->p.outputs & output ? cdna_extent(end, stride, cols) * (int)(sizeof(T) / 2) : 0;
-    const char *first =
-        (const char *)t.data + cdna_row(t, dev_uniform(u.b), dev_uniform(u.kv_head), row) * (int)sizeof(T);
-    return {
-        cdna_buffer_of(first, bytes), cdna_buffer_of(first, adds ? bytes : 0), stride, (int)cols, used, (leaf_f2)scale};
+    const char *first = (const char *)t.data + cdna_row(t, at.b, at.kv_head, at.row) * (int)sizeof(T);
+    return {cdna_buffer_of(first, bytes),
+            cdna_buffer_of(first, adds ? bytes : 0),
+            stride,
+            (int)cols,
+            at.used,
+            (leaf_f2)scale};
 }
 
 /* Sums of a part, in the workspace: f32 without their factor, by rows of HD. */
@@ -150,9 +159,12 @@ DEV_FN attn_cdna_output attn_cdna_part_output(const attn_work_tile &u, uint32_t 
     return {cdna_buffer_of(first, bytes), cdna_buffer_of(first, 0), C::HD, (int)cols, used, (leaf_f2)1.0f};
 }
 
-/* Neighbouring columns of a row, two or four. */
-template <class T> DEV_FN void attn_cdna_put(T, const attn_cdna_output &o, uint32_t at, leaf_f2 x) {
-    __builtin_amdgcn_raw_buffer_store_b32(cdna_operand(T(), x), o.to, at, 0, 0);
+/* Neighbouring columns of a row, two or four; 16 bits: rounded, or as f32. */
+template <class T> DEV_FN void attn_cdna_put(T, const attn_cdna_output &o, uint32_t at, uint32_t x) {
+    __builtin_amdgcn_raw_buffer_store_b32(x, o.to, at, 0, 0);
+}
+template <class T> DEV_FN void attn_cdna_put(T, const attn_cdna_output &o, uint32_t at, leaf_u2 x) {
+    __builtin_amdgcn_raw_buffer_store_b64(x, o.to, at, 0, 0);
 }
 DEV_FN void attn_cdna_put(float, const attn_cdna_output &o, uint32_t at, leaf_f2 x) {
     x += __builtin_bit_cast(leaf_f2, __builtin_amdgcn_raw_buffer_load_b64(o.sum, at, 0, 0));
@@ -167,29 +179,48 @@ DEV_FN void attn_cdna_put(float, const attn_cdna_output &o, uint32_t at, leaf_f4
     __builtin_amdgcn_raw_buffer_store_b128(__builtin_bit_cast(leaf_u4, x), o.to, at, 0, 0);
 }
 
+/* Values of two or four neighbouring columns, each rounded in a pair of rows, become those of row r. */
+template <int COUNT_> struct attn_cdna_columns {
+    enum { COUNT = COUNT_ };
+};
+template <class T> DEV_FN leaf_f2 attn_cdna_rounded(T, leaf_f2 x) { return cdna_rounded(T(), x); }
+DEV_FN leaf_f2 attn_cdna_rounded(float, leaf_f2 x) { return x; }
+template <class T> DEV_FN uint32_t attn_cdna_joined(T, const leaf_f4 (&x)[2], int r) {
+    return cdna_joined(T(), x[0][r], x[1][r]);
+}
+template <class T> DEV_FN leaf_u2 attn_cdna_joined(T, const leaf_f4 (&x)[4], int r) {
+    return leaf_u2{cdna_joined(T(), x[0][r], x[1][r]), cdna_joined(T(), x[2][r], x[3][r])};
+}
+DEV_FN leaf_f2 attn_cdna_joined(float, const leaf_f4 (&x)[2], int r) { return leaf_f2{x[0][r], x[1][r]}; }
+DEV_FN leaf_f4 attn_cdna_joined(float, const leaf_f4 (&x)[4], int r) {
+    return leaf_f4{x[0][r], x[1][r], x[2][r], x[3][r]};
+}
+
 /* dK or dV: of whole pieces of 64 columns four tiles hold four neighbouring columns; of the last 32, where these are
  * half of 64, two tiles hold two. PART: some keys are not in use, and get zeros. */
 template <class T, bool PART, int TILES, int COLUMNS>
 DEV_FN void attn_cdna_store_sums(const leaf_f4 (&sums)[TILES][COLUMNS], const attn_cdna_output &o, int n, int key0) {
-    auto store = [&](int col, auto &&columns_of) {
+    /* the tiles j to j + COUNT - 1: sums are scaled and rounded by pairs as they lie in registers */
+    auto store = [&](int col, int j, auto count) {
+        enum { COUNT = decltype(count)::COUNT };
         const uint32_t at = col < o.cols ? (uint32_t)(key0 * o.stride + col) * (uint32_t)sizeof(T) : CDNA_NOWHERE;
-        DEV_UNROLL_FOR (int i = 0; i < TILES; ++i)
+        DEV_UNROLL_FOR (int i = 0; i < TILES; ++i) {
+            leaf_f4 x[COUNT];
+            DEV_UNROLL_FOR (int c = 0; c < COUNT; ++c) {
+                const leaf_f2 low = attn_cdna_rounded(T(), sums[i][j + c].xy * o.scale);
+                const leaf_f2 high = attn_cdna_rounded(T(), sums[i][j + c].zw * o.scale);
+                x[c] = leaf_f4{low.x, low.y, high.x, high.y};
+            }
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
-                auto row = columns_of(i, r);
-                if (PART && key0 + 16 * i + r >= o.used) row = decltype(row)(0.0f);
+                auto row = attn_cdna_joined(T(), x, r);
+                if (PART && key0 + 16 * i + r >= o.used) row = decltype(row)(0);
                 attn_cdna_put(T(), o, at + (uint32_t)((16 * i + r) * o.stride * (int)sizeof(T)), row);
             }
+        }
     };
     enum { LAST = COLUMNS - 2 };
-    if constexpr (COLUMNS % 4)
-        store(16 * LAST + 4 * (n & 7) + 2 * (n >> 3),
-              [&](int i, int r) { return leaf_f2{sums[i][LAST][r], sums[i][LAST + 1][r]} * o.scale; });
-    DEV_UNROLL_FOR (int j = 0; j + 3 < COLUMNS; j += 4)
-        store(16 * j + 4 * n, [&](int i, int r) {
-            const leaf_f4 *x = &sums[i][j];
-            const leaf_f2 low = leaf_f2{x[0][r], x[1][r]} * o.scale, high = leaf_f2{x[2][r], x[3][r]} * o.scale;
-            return leaf_f4{low.x, low.y, high.x, high.y};
-        });
+    if constexpr (COLUMNS % 4) store(16 * LAST + 4 * (n & 7) + 2 * (n >> 3), LAST, attn_cdna_columns<2>());
+    DEV_UNROLL_FOR (int j = 0; j + 3 < COLUMNS; j += 4) store(16 * j + 4 * n, j, attn_cdna_columns<4>());
 }
 
 /* dK and dV, of T or f32: sums for keys in use, zeros up to the sequence's end. Of a part, to the workspace. */
@@ -197,17 +228,20 @@ template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const
     typedef typename C::T T;
     cdna_launch l = cdna_launch_again();
     const int thread = w.thread(), n = thread & 15, key0 = C::KEYS * dev_uniform(thread >> 6) + 4 * (thread >> 4 & 3);
-    const int used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - dev_uniform(u.j0), 0, C::BN);
+    const int64_t j0 = dev_uniform(u.j0);
+    const int used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, C::BN);
+    const int end = (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0);
+    const attn_cdna_place at = {(uint32_t)dev_uniform(u.b), (uint32_t)dev_uniform(u.kv_head),
+                                dev_uniform(u.seq.kv.first) + j0, end, used};
     auto store = [&](auto &sums, cdna_tensor &t, uint32_t output, uint32_t dtype, uint32_t cols, float scale) {
         if (l->part_sums || sizeof(T) == 4 || dtype == STW_F32)
             attn_cdna_store_sums<float, true>(sums,
-                                              l->part_sums
-                                                  ? attn_cdna_part_output<C>(u, output, cols, used)
-                                                  : attn_cdna_output_of<float, C>(u, t, output, cols, scale, used),
+                                              l->part_sums ? attn_cdna_part_output<C>(u, output, cols, used)
+                                                           : attn_cdna_output_of<float>(at, t, output, cols, scale),
                                               n, key0);
         else if (used < C::BN)
-            attn_cdna_store_sums<T, true>(sums, attn_cdna_output_of<T, C>(u, t, output, cols, scale, used), n, key0);
-        else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T, C>(u, t, output, cols, scale, used), n, key0);
+            attn_cdna_store_sums<T, true>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale), n, key0);
+        else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale), n, key0);
     };
     store(w.dk, l->p.dk, STW_OUT_DK, l->p.dk_dtype, l->p.head_dim_qk, l->p.scale);
     store(w.dv, l->p.dv, STW_OUT_DV, l->p.dv_dtype, l->p.head_dim_v,

@@ -22,6 +22,7 @@ struct attn_cdna_scoring {
     int keys_left;        /* in use, from the lane's key of tile 0 on */
     int used;             /* of the wave's keys */
     int high;             /* right bound of the row at distance 0, from the first key on */
+    uint64_t halves;      /* CDNA_HALVES                                                 */
     bool bounded;         /* the mask has a left bound                                   */
     float to_ds, to_sums; /* f16 of gfx90a (attn_bwd_cdna_lift.h): P (dP - delta) to dS, dS K to what is added to dQ */
 
@@ -32,6 +33,7 @@ struct attn_cdna_scoring {
         int low = (int)stw_clamp_i64(dev_uniform(u.seq.band.low) - j0, -far, far);
         int key = keys / 4 * wave + lane % 16;
         scale_log2 = l->p.scale * DEV_LOG2E;
+        halves = cdna_opaque_scalar(CDNA_HALVES); /* else one of the two registers is made anew at every step */
         distance = 4 * (lane / 16) - key + high;
         span = high - low;
         bounded = low > -far;
@@ -65,6 +67,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     leaf_u2 p16[TILES], ds16[TILES]; /* P and dS in T: the operands P^T and dS^T */
     leaf_f2 p[2 * TILES], ds[2 * TILES];
     float to_ds;               /* attn_cdna_scoring           */
+    uint64_t halves;           /* the same                    */
     int half, distance[TILES]; /* of queries 16 half + 4 g .. */
     bool sees[2 * TILES][2];
     attn_cdna_distances<C> distances; /* CDNA_ALIBI                                 */
@@ -78,6 +81,7 @@ template <int KIND, class C> struct attn_cdna_scores {
         distances.enter(feature, how.distance, block, h);
         draws.enter(feature, h);
         if constexpr (LIFTED || DROPS) to_ds = how.to_ds;
+        halves = C::IN_AGPRS || C::MODE != CDNA_PLAIN ? CDNA_HALVES : how.halves;
         if constexpr (MASKED) {
             int first = cdna_opaque_scalar(block * C::BM);
             DEV_UNROLL_FOR (int i = 0; i < TILES; ++i) {
@@ -138,7 +142,7 @@ template <int KIND, class C> struct attn_cdna_scores {
             const int r = stage - 1;
             if constexpr (MASKED) p[e][r] = sees[e][r] ? p[e][r] : -dev_infinity();
             p[e][r] = dev_exp2_fast(p[e][r]);
-        } else p16[i][k] = cdna_operand(T(), kept(p[e], leaf_f2{0.0f, 0.0f}, i, k));
+        } else p16[i][k] = cdna_operand(T(), kept(p[e], leaf_f2{0.0f, 0.0f}, i, k), halves);
     }
     /* x of pairs that are kept, y of others. */
     DEV_METHOD leaf_f2 kept(leaf_f2 x, leaf_f2 y, int i, int k) const {
@@ -181,7 +185,7 @@ template <int KIND, class C> struct attn_cdna_scores {
                 ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};
             else ds[e] = p[e] * flow;
             if constexpr (LIFTED || DROPS) ds[e] *= (leaf_f2)to_ds;
-        } else if (stage == 1) ds16[i][k] = cdna_operand(T(), ds[e]);
+        } else if (stage == 1) ds16[i][k] = cdna_operand(T(), ds[e], halves);
         else if (stage == 2 && i % 2) lds.put_zipped(half % (C::HELD / 16), k, ds16[i - 1][k], ds16[i][k]);
         else if (stage == 2 && i == TILES - 1) lds.put_single(half % (C::HELD / 16), k, ds16[i][k]);
     }

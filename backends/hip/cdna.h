@@ -71,8 +71,8 @@ DEV_FN cdna_buffer cdna_buffer_of(const void *base, int bytes, int flags = 0x200
 DEV_FN int cdna_extent(int64_t rows, int64_t stride, uint32_t cols) {
     return rows > 0 ? (((int)rows - 1) * (int)stride + (int)cols) * 2 : 0;
 }
-/* First element of a row, in elements from the tensor's. */
-DEV_FN int64_t cdna_row(cdna_tensor &t, int64_t b, int64_t h, int64_t row) {
+/* First element of a row, in elements from the tensor's. Numbers of 32 bits take half the multiplications. */
+template <class Tensor> DEV_FN int64_t cdna_row(const Tensor &t, uint32_t b, uint32_t h, int64_t row) {
     return b * t.batch + h * t.head + row * t.seq;
 }
 
@@ -123,15 +123,26 @@ DEV_FN leaf_u2 cdna_lift(leaf_u2 x) {
 
 /* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one
  * instruction (the largest NaN would overflow: none is made, see attn_preprocess_row). */
-DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {
+#define CDNA_HALVES UINT64_C(0x0000800000008000)
 #if defined(__gfx90a__)
-    leaf_u2 u = __builtin_bit_cast(leaf_u2, x) + 0x8000u;
-#else
-    leaf_u2 u = __builtin_bit_cast(leaf_u2, __builtin_bit_cast(uint64_t, x) + UINT64_C(0x0000800000008000));
-#endif
-    return cdna_highs(u.x, u.y);
+DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x, uint64_t = CDNA_HALVES) {
+    return __builtin_bit_cast(leaf_f2, __builtin_bit_cast(leaf_u2, x) + 0x8000u);
 }
-DEV_FN uint32_t cdna_operand(dev_f16, leaf_f2 x) { return dev_pack_f16(x.x, x.y); }
+#else
+DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x, uint64_t halves = CDNA_HALVES) {
+    return __builtin_bit_cast(leaf_f2, __builtin_bit_cast(uint64_t, x) + halves);
+}
+#endif
+DEV_FN leaf_f2 cdna_rounded(dev_f16, leaf_f2 x, uint64_t = 0) { return x; }
+/* Two numbers, each from a pair that is rounded. */
+DEV_FN uint32_t cdna_joined(dev_bf16, float x, float y) {
+    return cdna_highs(__builtin_bit_cast(uint32_t, x), __builtin_bit_cast(uint32_t, y));
+}
+DEV_FN uint32_t cdna_joined(dev_f16, float x, float y) { return dev_pack_f16(x, y); }
+template <class T> DEV_FN uint32_t cdna_operand(T, leaf_f2 x, uint64_t halves = CDNA_HALVES) {
+    x = cdna_rounded(T(), x, halves);
+    return cdna_joined(T(), x.x, x.y);
+}
 DEV_FN leaf_f2 cdna_pair(dev_bf16, uint32_t x) {
     return leaf_f2{__builtin_bit_cast(float, x << 16), __builtin_bit_cast(float, x & 0xffff0000u)};
 }
@@ -151,39 +162,40 @@ template <bool EXACT, class T> DEV_FN leaf_f4 cdna_mma(T, leaf_u2 a, leaf_u2 b, 
 }
 
 /* What runs beside products: nothing; a piece of work behind each of them, in this order and no other; a piece behind
- * those of each fragment, among which the compiler may mix it. */
+ * those of each fragment, among which the compiler may mix it. LATE: work behind the first product of a row of them
+ * comes behind the second. */
 struct cdna_nothing {
-    enum { ORDERED = 0 };
+    enum { ORDERED = 0, LATE = 0 };
     DEV_METHOD void step(int) {}
 };
-template <bool ORDERED_, class Work> struct cdna_overlap {
-    enum { ORDERED = ORDERED_ };
+template <bool ORDERED_, bool LATE_, class Work> struct cdna_overlap {
+    enum { ORDERED = ORDERED_, LATE = LATE_ };
     Work work;
     DEV_METHOD void step(int i) { work(i); }
 };
-template <class Work> DEV_FN cdna_overlap<true, Work> cdna_behind_product(Work work) { return {work}; }
-template <class Work> DEV_FN cdna_overlap<false, Work> cdna_behind_fragment(Work work) { return {work}; }
+template <bool LATE = false, class Work> DEV_FN cdna_overlap<true, LATE, Work> cdna_behind_product(Work work) {
+    return {work};
+}
+template <class Work> DEV_FN cdna_overlap<false, false, Work> cdna_behind_fragment(Work work) { return {work}; }
 
-/* Fragments of 16 bytes a lane on their way from LDS to products: two are multiplied while the next two are read.
+/* Fragments of 16 bytes a lane on their way from LDS to products: AHEAD are multiplied while the next so many are read.
  * Source: read(lds, k) of COUNT fragments, and of LATE more that are read at once behind the last, for later. */
 template <class Source> struct cdna_stream {
-    enum { COUNT = Source::COUNT, LATE = Source::LATE };
-    leaf_u4 ring[4], late[LATE ? (int)LATE : 1];
+    enum { COUNT = Source::COUNT, LATE = Source::LATE, AHEAD = Source::AHEAD, RING = 2 * AHEAD };
+    leaf_u4 ring[RING], late[LATE ? (int)LATE : 1];
 
     template <class Places> DEV_METHOD explicit cdna_stream(const Places &lds) {
-        ring[0] = Source::read(lds, 0);
-        ring[1] = Source::read(lds, 1);
+        DEV_UNROLL_FOR (int i = 0; i < AHEAD; ++i) ring[i] = Source::read(lds, i);
         CDNA_FENCE();
     }
     /* Fragment k is wanted now. */
     template <class Places> DEV_METHOD void want(const Places &lds, int k) {
-        if (k % 2) return;
-        if (k + 2 < COUNT) {
-            ring[(k + 2) % 4] = Source::read(lds, k + 2);
-            ring[(k + 3) % 4] = Source::read(lds, k + 3);
-        }
+        if (k % AHEAD) return;
+        if (k + AHEAD < COUNT)
+            DEV_UNROLL_FOR (int i = k + AHEAD; i < k + RING; ++i) ring[i % RING] = Source::read(lds, i);
         CDNA_FENCE();
-        cdna_arrived(ring[k % 4], ring[(k + 1) % 4]);
+        DEV_UNROLL_FOR (int i = k + AHEAD - 2; i >= k; i -= 2) /* the last come last: one wait */
+            cdna_arrived(ring[i % RING], ring[(i + 1) % RING]);
         if (k + 2 >= COUNT)
             DEV_UNROLL_FOR (int i = 0; i < LATE; ++i) late[i] = Source::read(lds, k + 2 + i);
     }
@@ -209,7 +221,7 @@ template <class Stream, class Places> struct cdna_streamed {
         CDNA_FENCE();
     }
     DEV_METHOD cdna_fragment at(int j) const {
-        const leaf_u4 &x = stream.ring[(first + j) % 4];
+        const leaf_u4 &x = stream.ring[(first + j) % Stream::RING];
         return {x.zw, x.xy};
     }
 };
@@ -220,10 +232,11 @@ struct cdna_arrived_operand {
 };
 
 /* Of so many pieces of work, those behind product i of PRODUCTS. */
-template <int WORK, int PRODUCTS, class Overlap> DEV_FN void cdna_share(Overlap &overlap, int i) {
-    const int first = (WORK * i + PRODUCTS - 1) / PRODUCTS, end = (WORK * (i + 1) + PRODUCTS - 1) / PRODUCTS;
-    DEV_UNROLL_FOR (int e = 0; e < (WORK + PRODUCTS - 1) / PRODUCTS; ++e)
-        if (WORK % PRODUCTS == 0 || first + e < end) overlap.step(first + e);
+template <int WORK, int PRODUCTS, bool LATE = false, class Overlap> DEV_FN void cdna_share(Overlap &overlap, int i) {
+    const int first = LATE && i == 1 ? 0 : (WORK * i + PRODUCTS - 1) / PRODUCTS;
+    const int end = LATE && i == 0 ? 0 : (WORK * (i + 1) + PRODUCTS - 1) / PRODUCTS;
+    DEV_UNROLL_FOR (int e = 0; e < (1 + LATE) * ((WORK + PRODUCTS - 1) / PRODUCTS); ++e)
+        if (first + e < end) overlap.step(first + e);
 }
 
 /* acc[i] = A B[i]^T + start (none: 0), i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
@@ -246,7 +259,7 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
                 }
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
-                    cdna_share<8 * C::TILES, PRODUCTS>(overlap, C::TILES * (2 * j + h) + i);
+                    cdna_share<8 * C::TILES, PRODUCTS, Overlap::LATE>(overlap, C::TILES * (2 * j + h) + i);
                     CDNA_FENCE();
                 }
             }
@@ -274,7 +287,7 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][COLUMNS], const leaf_u2 (&a)[C::TIL
                 to = cdna_mma<EXACT>(typename C::T(), a[i], x.half(h), to);
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
-                    cdna_share<8 * C::TILES, PRODUCTS>(overlap, C::TILES * (2 * j + h) + i);
+                    cdna_share<8 * C::TILES, PRODUCTS, false>(overlap, C::TILES * (2 * j + h) + i);
                     CDNA_FENCE();
                 }
             }
