@@ -227,7 +227,8 @@ template <int WORK, int PRODUCTS, class Overlap> DEV_FN void cdna_share(Overlap 
 }
 
 /* acc[i] = A B[i]^T + start (none: 0), i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
-template <bool EXACT, class C, int PIECES, class Operand, class Overlap, class... Start>
+template <bool EXACT, class C, bool HERE = !EXACT && C::SCORES_HERE, int PIECES, class Operand, class Overlap,
+          class... Start>
 DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&b)[C::TILES][PIECES][2],
                     Overlap overlap, const Start &...start) {
     enum { PRODUCTS = 2 * C::TILES * PIECES };
@@ -237,7 +238,7 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
         const auto x = a.at(j);
         DEV_UNROLL_FOR (int h = 0; h < 2; ++h) {
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
-                if constexpr (!EXACT && C::SCORES_HERE) {
+                if constexpr (HERE) {
                     if (j + h) leaf_mma_16_here(T(), acc[i], x.half(h), b[i][j][h]);
                     else leaf_mma_16_here_first(T(), acc[i], x.half(h), b[i][j][h], start...);
                 } else {
@@ -251,7 +252,7 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
                 }
             }
         }
-        if constexpr (!EXACT && C::SCORES_HERE) /* no vector instruction writes there while products may read it */
+        if constexpr (HERE) /* no vector instruction writes there while products may read it */
             if (j == (C::TILES > 1 ? 1 : 3)) (cdna_hold(start), ...);
         if constexpr (!Overlap::ORDERED) {
             overlap.step(j);
@@ -286,10 +287,11 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][COLUMNS], const leaf_u2 (&a)[C::TIL
     }
 }
 
-/* acc[half][c] = A[half] B[c], c: the wave's 16-column tiles. A: HALVES times 16 queries, all keys; B: registers. */
-template <bool EXACT, class C, int HALVES, int FRAGMENTS, class Operand, class Overlap>
+/* acc[half][c] = A[half] B[c], c: the wave's 16-column tiles. A: HALVES times 16 queries, all keys; B: registers.
+ * `more` runs behind each product, too. */
+template <bool EXACT, class C, int HALVES, int FRAGMENTS, class Operand, class Overlap, class More>
 DEV_FN void mma_AB(leaf_f4 (&acc)[HALVES][C::COLUMNS], const Operand &a, const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS],
-                   Overlap overlap) {
+                   Overlap overlap, More more) {
     DEV_UNROLL_FOR (int k = 0; k < HALVES * FRAGMENTS; ++k) {
         const int half = k / FRAGMENTS, p = k % FRAGMENTS;
         a.want(k);
@@ -298,6 +300,11 @@ DEV_FN void mma_AB(leaf_f4 (&acc)[HALVES][C::COLUMNS], const Operand &a, const l
             DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) {
                 leaf_f4 &to = acc[half][c];
                 to = cdna_mma<EXACT>(typename C::T(), x.half(h), b[p][h][c], p + h ? to : leaf_f4{0, 0, 0, 0});
+                if constexpr (More::ORDERED) {
+                    CDNA_FENCE();
+                    more.step((2 * k + h) * C::COLUMNS + c);
+                    CDNA_FENCE();
+                }
             }
         }
         CDNA_FENCE();
