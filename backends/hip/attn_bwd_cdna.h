@@ -83,10 +83,11 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         /* S and dP in ordinary registers; their start must come from LDS alone */
         SCORES_HERE = ((HD == 128 && MODE == CDNA_PLAIN) || (HD <= 64 && MODE == CDNA_DROPOUT)) && !attn_lifts<T_>::yes,
         P_SCALED = MODE == CDNA_DROPOUT && !dev_is_f16<T_>::yes, /* P has the factor of dropout */
-        ROW = WIDTH * 2 + 32,            /* of Q or dO             */
-        SCORE_ROW = BN * 2 + 32,         /* of dS                  */
-        SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
-        TRANSPOSED = 16 * WIDTH * 2,     /* Q^T or dO^T of a half  */
+        AHEAD = MODE == CDNA_DROPOUT && WIDTH < 128, /* other maps' calls run beside products; else they spill */
+        ROW = WIDTH * 2 + 32,                        /* of Q or dO             */
+        SCORE_ROW = BN * 2 + 32,                     /* of dS                  */
+        SCORE_FOUR = 4 * SCORE_ROW + 64,             /* four rows of dS        */
+        TRANSPOSED = 16 * WIDTH * 2,                 /* Q^T or dO^T of a half  */
         AT_Q = 0,
         AT_DOUT = AT_Q + HELD * ROW,
         AT_QT = AT_DOUT + HELD * ROW,
@@ -180,7 +181,8 @@ template <class C> struct attn_cdna_ds_source {
  * were loaded a part ahead, from registers to LDS. `dk_beside` makes dK and calls these stores behind its products;
  * `draw` runs behind those of dQ. */
 template <int KIND, class C, class Product, class Draw>
-DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal, Product dk_beside, Draw draw) {
+DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal, Product dk_beside,
+                               Draw draw) {
     typedef cdna_stream<attn_cdna_ds_source<C>> ds_stream;
     typedef cdna_streamed<ds_stream, attn_cdna_lds<C>> ds_operand;
     enum { HALVES = C::HALVES / C::PARTS, FRAGMENTS = C::BN / 32, P = C::PIECES };
@@ -260,7 +262,8 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         else if constexpr (LIFTED) delta *= (leaf_f4)0x1p20f;
     };
     rows_stream rows(w.lds);
-    DEV_UNROLL_FOR (int half = 0; half <= LAST; ++half) {
+    auto do_half = [&](auto number) __attribute__((always_inline)) {
+        const int half = number;
         const int at = half * 2 * (P + V);
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
@@ -298,21 +301,28 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
             if constexpr (DRAWS) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, draw_next);
             else mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
         }
-    }
+    };
+    if constexpr (DRAWS) { /* clang 19 would find too much to unroll in a loop */
+        do_half(cdna_number<0>());
+        if constexpr (LAST == 1) do_half(cdna_number<1>());
+    } else
+        DEV_UNROLL_FOR (int half = 0; half <= LAST; ++half) do_half(half);
     auto dk_beside = [&](auto put_next_rows) {
         const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
         if constexpr (DRAWS) {
             auto both = cdna_behind_fragment([&](int j) {
                 put_next_rows.step(j);
-                drawing::template beside<(6 + P - 1) / P>(w.calls, w.feature, block, first + LAST, CDNA_BESIDE_DK, j, P);
+                drawing::template beside<((C::WIDTH < 128 ? 6 : 13) + P - 1) / P>(w.calls, w.feature, block,
+                                                                                  first + LAST, CDNA_BESIDE_DK, j, P);
             });
             mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, both);
         } else mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
     };
-    if constexpr (DRAWS) {
+    if constexpr (DRAWS && C::WIDTH < 128) {
         constexpr int PRODUCTS = C::HALVES / C::PARTS * (C::BN / 16) * C::COLUMNS;
         auto beside_dq = cdna_behind_product([&](int i) {
-            drawing::template beside<2>(w.calls, w.feature, block, first + LAST, CDNA_BESIDE_DQ, i, PRODUCTS);
+            drawing::template beside<(14 + PRODUCTS) / PRODUCTS>(w.calls, w.feature, block, first + LAST,
+                                                                 CDNA_BESIDE_DQ, i, PRODUCTS);
         });
         attn_cdna_end_part<KIND>(w, block, part, subnormal, dk_beside, beside_dq);
     } else attn_cdna_end_part<KIND>(w, block, part, subnormal, dk_beside, cdna_nothing());

@@ -21,11 +21,14 @@ template <class C> struct attn_cdna_calls<C, CDNA_DROPOUT> {
     uint32_t made;     /* flash2, mem_eff: decisions of this lane's calls, of the next step */
     uint32_t given[8]; /* the same of lanes that decide this one's pairs                    */
 
+    /* A round. Numbers of the first ones are the same in all steps, or for all tiles: left to the compiler. Others are
+     * made here and not where they are used, perhaps behind a branch. */
     DEV_METHOD void round(const attn_cdna_feature<C> &dropout, int i, int number) {
         stw_philox_words &w = x[i];
         w = stw_philox4x32(1, w.word[0], w.word[1], w.word[2], w.word[3],
                            dropout.key[0] + (uint32_t)number * 0x9E3779B9u,
                            dropout.key[1] + (uint32_t)number * 0xBB67AE85u);
+        if (number >= 3) asm volatile("" : "+v"(w.word[0]), "+v"(w.word[1]), "+v"(w.word[2]), "+v"(w.word[3]));
     }
 };
 
@@ -36,28 +39,28 @@ struct cdna_four {
     uint64_t keeps[4];
 };
 DEV_FN void cdna_shift_in(uint32_t &made, const cdna_four &x) {
-    asm("v_addc_co_u32_e64 %0, vcc, %0, %0, %1\n\tv_addc_co_u32_e64 %0, vcc, %0, %0, %2\n\t"
-        "v_addc_co_u32_e64 %0, vcc, %0, %0, %3\n\tv_addc_co_u32_e64 %0, vcc, %0, %0, %4"
-        : "+v"(made)
-        : "s"(x.keeps[3]), "s"(x.keeps[2]), "s"(x.keeps[1]), "s"(x.keeps[0])
-        : "vcc");
+    asm volatile("v_addc_co_u32_e64 %0, vcc, %0, %0, %1\n\tv_addc_co_u32_e64 %0, vcc, %0, %0, %2\n\t"
+                 "v_addc_co_u32_e64 %0, vcc, %0, %0, %3\n\tv_addc_co_u32_e64 %0, vcc, %0, %0, %4"
+                 : "+v"(made)
+                 : "s"(x.keeps[3]), "s"(x.keeps[2]), "s"(x.keeps[1]), "s"(x.keeps[0])
+                 : "vcc");
 }
-DEV_FN void cdna_decide_words(uint32_t &made, const stw_philox_words &x, uint32_t least) {
+DEV_FN cdna_four cdna_decide_words(const stw_philox_words &x, uint32_t least) {
     cdna_four f;
-    asm("v_cmp_ge_u32_e64 %3, %7, %8\n\tv_cmp_ge_u32_e64 %2, %6, %8\n\tv_cmp_ge_u32_e64 %1, %5, %8\n\t"
-        "v_cmp_ge_u32_e64 %0, %4, %8"
-        : "=&s"(f.keeps[0]), "=&s"(f.keeps[1]), "=&s"(f.keeps[2]), "=&s"(f.keeps[3])
-        : "v"(x.word[0]), "v"(x.word[1]), "v"(x.word[2]), "v"(x.word[3]), "v"(least));
-    cdna_shift_in(made, f);
+    asm volatile("v_cmp_ge_u32_e64 %3, %7, %8\n\tv_cmp_ge_u32_e64 %2, %6, %8\n\tv_cmp_ge_u32_e64 %1, %5, %8\n\t"
+                 "v_cmp_ge_u32_e64 %0, %4, %8"
+                 : "=&s"(f.keeps[0]), "=&s"(f.keeps[1]), "=&s"(f.keeps[2]), "=&s"(f.keeps[3])
+                 : "v"(x.word[0]), "v"(x.word[1]), "v"(x.word[2]), "v"(x.word[3]), "v"(least));
+    return f;
 }
 DEV_FN void cdna_decide_bytes(uint32_t &made, uint32_t word, uint32_t largest) {
     cdna_four f;
-    asm("v_cmp_ge_u32_sdwa %3, %5, %4 src0_sel:DWORD src1_sel:BYTE_3\n\t"
-        "v_cmp_ge_u32_sdwa %2, %5, %4 src0_sel:DWORD src1_sel:BYTE_2\n\t"
-        "v_cmp_ge_u32_sdwa %1, %5, %4 src0_sel:DWORD src1_sel:BYTE_1\n\t"
-        "v_cmp_ge_u32_sdwa %0, %5, %4 src0_sel:DWORD src1_sel:BYTE_0"
-        : "=&s"(f.keeps[0]), "=&s"(f.keeps[1]), "=&s"(f.keeps[2]), "=&s"(f.keeps[3])
-        : "v"(word), "v"(largest));
+    asm volatile("v_cmp_ge_u32_sdwa %3, %5, %4 src0_sel:DWORD src1_sel:BYTE_3\n\t"
+                 "v_cmp_ge_u32_sdwa %2, %5, %4 src0_sel:DWORD src1_sel:BYTE_2\n\t"
+                 "v_cmp_ge_u32_sdwa %1, %5, %4 src0_sel:DWORD src1_sel:BYTE_1\n\t"
+                 "v_cmp_ge_u32_sdwa %0, %5, %4 src0_sel:DWORD src1_sel:BYTE_0"
+                 : "=&s"(f.keeps[0]), "=&s"(f.keeps[1]), "=&s"(f.keeps[2]), "=&s"(f.keeps[3])
+                 : "v"(word), "v"(largest));
     cdna_shift_in(made, f);
 }
 /* x turned right, its bits in `mask`. */
@@ -68,13 +71,19 @@ DEV_FN uint32_t cdna_turned(uint32_t x, int right, uint32_t mask) {
 /* How calls of a map are cut into parts, and which of these run beside which products. begin(): what is to have run
  * before the step of `block`; beside(): piece `i` of `pieces`, at most MOST parts; enter_step(): the first thing in a step. */
 template <int MAP, class C> struct attn_cdna_drawing {
-    template <int MOST> DEV_FN void beside(attn_cdna_calls<C> &, const attn_cdna_feature<C> &, int, int, int, int, int) {}
+    template <int MOST>
+    DEV_FN void beside(attn_cdna_calls<C> &, const attn_cdna_feature<C> &, int, int, int, int, int) {}
 };
 
 /* Our own map: a call decides four rows of a key, which are a lane's own. A part is a round; EARLY of a half's PARTS
  * run beside dK and dQ of the half before. */
 template <class C> struct attn_cdna_drawing<STW_DROPOUT_PHILOX, C> {
-    enum { ROUNDS = 10, PARTS = ROUNDS * C::TILES, EARLY = PARTS * 9 / 20, BESIDE_LAST_DK = EARLY / 4 };
+    enum {
+        ROUNDS = 10,
+        PARTS = ROUNDS * C::TILES,
+        EARLY = PARTS * 9 / 20,
+        BESIDE_LAST_DK = C::WIDTH < 128 ? EARLY / 4 : EARLY
+    };
 
     template <int MOST>
     DEV_FN void run(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int from,
@@ -93,16 +102,17 @@ template <class C> struct attn_cdna_drawing<STW_DROPOUT_PHILOX, C> {
         run<EARLY>(calls, dropout, block, 0, 0, EARLY);
     }
     DEV_FN void enter_step(attn_cdna_calls<C> &, attn_cdna_feature<C> &) {}
-    template <int MOST> DEV_FN void beside(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int phase,
+    template <int MOST>
+    DEV_FN void beside(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int phase,
                        int i, int pieces) {
         const bool splits = half == 1 || C::PARTS == 2; /* dQ follows dK */
         const int first = phase == CDNA_BESIDE_S ? (int)EARLY : phase == CDNA_BESIDE_DK ? 0 : (int)BESIDE_LAST_DK;
-        const int end = phase == CDNA_BESIDE_S                ? (int)PARTS
+        const int end = phase == CDNA_BESIDE_S              ? (int)PARTS
                         : phase == CDNA_BESIDE_DK && splits ? (int)BESIDE_LAST_DK
-                                                              : (int)EARLY;
+                                                            : (int)EARLY;
         const int of = phase == CDNA_BESIDE_S ? half : half + 1;
         run<MOST>(calls, dropout, block + of / 2, of % 2, first + (end - first) * i / pieces,
-                             first + (end - first) * (i + 1) / pieces);
+                  first + (end - first) * (i + 1) / pieces);
     }
 };
 
@@ -112,11 +122,11 @@ template <class Map, class C> struct attn_cdna_drawing_ahead {
     typedef attn_cdna_feature<C> feature_of;
     /* Hundredths of the parts that have run before and behind these products. */
     DEV_FN constexpr int share(int half, int phase, int behind) {
-        constexpr int whole[] = {0, 27, 45, 45, 70, 79, 100}, parts[] = {0, 25, 36, 50, 75, 86, 100};
-        return (C::PARTS == 2 ? parts : whole)[3 * half + phase + behind];
+        constexpr int narrow[] = {0, 27, 45, 45, 70, 79, 100}, wide[] = {0, 28, 55, 55, 83, 100, 100};
+        constexpr int parts[] = {0, 30, 50, 50, 80, 100, 100};
+        return (C::PARTS == 2 ? parts : C::WIDTH < 128 ? narrow : wide)[3 * half + phase + behind];
     }
-    template <int MOST>
-    DEV_FN void run(calls_of &calls, const feature_of &dropout, int block, int from, int to) {
+    template <int MOST> DEV_FN void run(calls_of &calls, const feature_of &dropout, int block, int from, int to) {
         DEV_UNROLL_FOR (int e = 0; e < MOST; ++e) { /* the second half's decisions are the high bits */
             const int part = from + e;
             if (part < to) Map::part(calls, dropout, block, 1 - part / (int)Map::PARTS, part % (int)Map::PARTS);
@@ -127,11 +137,12 @@ template <class Map, class C> struct attn_cdna_drawing_ahead {
         calls.made = 0;
         run<2 * (int)Map::PARTS>(calls, dropout, block, 0, 2 * (int)Map::PARTS);
     }
-    template <int MOST> DEV_FN void beside(calls_of &calls, const feature_of &dropout, int block, int half, int phase, int i, int pieces) {
+    template <int MOST>
+    DEV_FN void beside(calls_of &calls, const feature_of &dropout, int block, int half, int phase, int i, int pieces) {
         const int first = 2 * (int)Map::PARTS * share(half, phase, 0) / 100;
         const int end = 2 * (int)Map::PARTS * share(half, phase, 1) / 100;
         run<MOST>(calls, dropout, block + 1, first + (end - first) * i / pieces,
-                             first + (end - first) * (i + 1) / pieces);
+                  first + (end - first) * (i + 1) / pieces);
     }
 };
 
@@ -186,12 +197,13 @@ struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
         const int i = C::TILES - 1 - k % C::TILES, round = k / C::TILES;
         if (round == 0) {
             const uint32_t n = (uint32_t)dropout.lane & 15, g = (uint32_t)dropout.lane >> 4, row = dropout.stride >> 2;
-            const uint32_t first = (dropout.third[0] >> 2 | dropout.third[1] << 30) + (4 * g + (n & 3)) * row + (n >> 2);
+            const uint32_t first =
+                (dropout.third[0] >> 2 | dropout.third[1] << 30) + (4 * g + (n & 3)) * row + (n >> 2);
             calls.x[i] = {
                 {first + (uint32_t)(32 * block + 16 * half) * row + (uint32_t)(4 * i), dropout.third[1] >> 2, 0, 0}};
         }
         if (round < ROUNDS) calls.round(dropout, i, round);
-        else cdna_decide_words(calls.made, calls.x[i], dropout.limit);
+        else cdna_shift_in(calls.made, cdna_decide_words(calls.x[i], dropout.limit));
     }
     DEV_FN void exchange(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
         DEV_UNROLL_FOR (int r = 0; r < 4; ++r) calls.given[r] = dev_shuffle(calls.made, (dropout.lane & ~3) + r);
@@ -199,8 +211,7 @@ struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
     DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout) {
         constexpr uint32_t TILES = 0x1111u & ((1u << HALF) - 1), BOTH = TILES | TILES << HALF;
         uint32_t all = 0;
-        DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
-            all |= cdna_turned(calls.given[r], (dropout.lane & 3) - r, BOTH << r);
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) all |= cdna_turned(calls.given[r], (dropout.lane & 3) - r, BOTH << r);
         dropout.bits = all;
     }
     DEV_FN constexpr int bit_of(int half, int i, int r) { return HALF * half + 4 * i + r; }
@@ -232,17 +243,27 @@ template <class C> struct attn_cdna_decisions<CDNA_DRAWS_NOTHING, C, CDNA_DROPOU
                 keeps[i][r] = (dropout.bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0;
     }
     DEV_METHOD void decide(const attn_cdna_calls<C> &, const attn_cdna_feature<C> &) {}
+    DEV_METHOD float kept(float x, float y, int i, int r) const { return keeps[i][r] ? x : y; }
     DEV_METHOD float kept(float x, int i, int r) const { return keeps[i][r] ? x : 0.0f; }
 };
 template <class C> struct attn_cdna_decisions<STW_DROPOUT_PHILOX, C, CDNA_DROPOUT> {
-    bool keeps[C::TILES][4];
+    cdna_four tiles[C::TILES];
 
     DEV_METHOD void enter(const attn_cdna_feature<C> &, int) {}
     DEV_METHOD void decide(const attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
-        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-            DEV_UNROLL_FOR (int r = 0; r < 4; ++r) keeps[i][r] = calls.x[i].word[r] >= dropout.limit;
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) tiles[i] = cdna_decide_words(calls.x[i], dropout.limit);
     }
-    DEV_METHOD float kept(float x, int i, int r) const { return keeps[i][r] ? x : 0.0f; }
+    /* Else clang 19 would compare here, and wait for what it compares. */
+    DEV_METHOD float kept(float x, float y, int i, int r) const {
+        float z;
+        asm("v_cndmask_b32_e64 %0, %1, %2, %3" : "=v"(z) : "v"(y), "v"(x), "s"(tiles[i].keeps[r]));
+        return z;
+    }
+    DEV_METHOD float kept(float x, int i, int r) const {
+        float z;
+        asm("v_cndmask_b32_e64 %0, 0, %1, %2" : "=v"(z) : "v"(x), "s"(tiles[i].keeps[r]));
+        return z;
+    }
 };
 
 #endif

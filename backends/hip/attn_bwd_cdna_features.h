@@ -273,7 +273,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
             limit = p.dropout_byte;
         }
         const uint64_t numbers = (first & ~UINT64_C(0) >> 30) + (uint64_t)dev_uniform(u.seq.q.used) * s.row_stride;
-        calm = dev_uniform(!((first | s.row_stride) & 3) && !(s.row_stride >> 32) && numbers < (UINT64_C(1) << 34) - 256);
+        calm =
+            dev_uniform(!((first | s.row_stride) & 3) && !(s.row_stride >> 32) && numbers < (UINT64_C(1) << 34) - 256);
         key[1] = (uint32_t)dev_uniform((int)key[1]);
         key[0] = cdna_spread<C>(key[0]), key[1] = cdna_spread<C>(key[1]);
         third[0] = cdna_spread<C>((uint32_t)dev_uniform((int)first));
@@ -284,7 +285,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
     /* Calls run beside products (attn_bwd_cdna_draws.h): there is nothing besides; of our own map a lane's are its own
      * rows', of mem_eff they are as many for each row. */
     DEV_METHOD bool draws() const {
-        const bool fits = map == STW_DROPOUT_PHILOX ? shift == 0 : map == STW_DROPOUT_FLASH2 || calm;
+        const bool fits = map == STW_DROPOUT_PHILOX ? shift == 0 : (C::AHEAD && (map == STW_DROPOUT_FLASH2 || calm));
         return fits && drops && !slopes && !caps;
     }
 

@@ -104,7 +104,8 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
         unseen = __builtin_amdgcn_ballot_w64(!some) & ~w.subnormal_steps; /* whose sums take exact additions */
     } else edge = __builtin_amdgcn_ballot_w64(mine < dev_uniform(u.inner_first) || mine >= dev_uniform(u.inner_end));
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
-    if constexpr (C::MODE == CDNA_DROPOUT) any |= w.feature.draws() ? w.feature.map == STW_DROPOUT_PHILOX ? 0 : edge : ~UINT64_C(0);
+    if constexpr (C::MODE == CDNA_DROPOUT)
+        any |= w.feature.draws() ? w.feature.map == STW_DROPOUT_PHILOX ? 0 : edge : ~UINT64_C(0);
     if constexpr (C::MODE == CDNA_BIAS) any |= w.feature.element == 2 && !w.feature.gradient ? 0 : ~UINT64_C(0);
     if constexpr (cdna_hides(C::MODE))
         any |= __builtin_amdgcn_ballot_w64(attn_cdna_hidden_of<C>(w.feature, u, mine).some);
@@ -250,10 +251,9 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
             if (block < run.inner && w.feature.map == STW_DROPOUT_PHILOX)
                 attn_cdna_drawing<STW_DROPOUT_PHILOX, C>::begin(w.calls, w.feature, block);
         for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
-        if constexpr (C::MODE == CDNA_DROPOUT) {
+        if constexpr (C::AHEAD) {
             if (w.feature.map == STW_DROPOUT_FLASH2) attn_cdna_draw_run<CDNA_INNER_FLASH2>(w, block, run.inner);
-            else if (w.feature.map == STW_DROPOUT_MEM_EFF)
-                attn_cdna_draw_run<CDNA_INNER_MEM_EFF>(w, block, run.inner);
+            else if (w.feature.map == STW_DROPOUT_MEM_EFF) attn_cdna_draw_run<CDNA_INNER_MEM_EFF>(w, block, run.inner);
         }
         for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
     } while (block < end);

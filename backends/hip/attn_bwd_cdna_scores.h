@@ -68,7 +68,10 @@ template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
     enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT, DROPS = C::MODE == CDNA_DROPOUT };
     enum { TILES = C::TILES, MASKED = !cdna_sees_all(KIND), FUSED = DROPS && !MASKED };
-    enum { HERE = C::SCORES_HERE && KIND != CDNA_EXACT && (FUSED || !DROPS), ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT };
+    enum {
+        HERE = C::SCORES_HERE && KIND != CDNA_EXACT && (FUSED || !DROPS),
+        ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT
+    };
     enum { SCALES = LIFTED || (DROPS && !C::P_SCALED) }; /* dS has a factor */
     leaf_f4 s[TILES], dp[TILES];
     leaf_u2 p16[TILES], ds16[TILES]; /* P and dS in T: the operands P^T and dS^T */
@@ -76,11 +79,11 @@ template <int KIND, class C> struct attn_cdna_scores {
     float to_ds;               /* attn_cdna_scoring           */
     int half, distance[TILES]; /* of queries 16 half + 4 g .. */
     bool sees[2 * TILES][2];
-    attn_cdna_distances<C> distances; /* CDNA_ALIBI                                 */
-    leaf_f2 slopes[2 * TILES];        /* CDNA_SOFTCAP: on the way to the derivative */
+    attn_cdna_distances<C> distances;                           /* CDNA_ALIBI                                 */
+    leaf_f2 slopes[2 * TILES];                                  /* CDNA_SOFTCAP: on the way to the derivative */
     attn_cdna_decisions<cdna_draws_by(C::MODE, KIND), C> draws; /* CDNA_DROPOUT     */
-    leaf_f4 start;                    /* CDNA_DROPOUT: of dP                        */
-    leaf_f2 pz[2 * TILES];            /* FUSED: P.Z                                 */
+    leaf_f4 start;                                              /* CDNA_DROPOUT: of dP                        */
+    leaf_f2 pz[2 * TILES];                                      /* FUSED: P.Z                                 */
 
     /* Half `h` of query block `block`. */
     DEV_METHOD void enter(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, int block, int h) {
@@ -156,7 +159,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     /* x of pairs that are kept, y of others. */
     DEV_METHOD leaf_f2 kept(leaf_f2 x, leaf_f2 y, int i, int k) const {
         if constexpr (DROPS && !FUSED)
-            DEV_UNROLL_FOR (int r = 0; r < 2; ++r) x[r] = draws.keeps[i][2 * k + r] ? x[r] : y[r];
+            DEV_UNROLL_FOR (int r = 0; r < 2; ++r) x[r] = draws.kept(x[r], y[r], i, 2 * k + r);
         return x;
     }
     /* The same with a softcap: powers, u, the tangent and powers again, P and P times the derivative. What a power or a
@@ -164,7 +167,8 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_METHOD void softmax_capped(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature,
                                    const leaf_f4 &lse, int e, int stage) {
         if (stage == 0) {
-            const leaf_f2 halved = __builtin_elementwise_fma(scores_of(e), (leaf_f2)cdna_alone<C>(feature.doubled), (leaf_f2)-1.0f);
+            const leaf_f2 halved =
+                __builtin_elementwise_fma(scores_of(e), (leaf_f2)cdna_alone<C>(feature.doubled), (leaf_f2)-1.0f);
             look(how, feature, lse, e);
             slopes[e] = leaf_f2{dev_exp2_fast(halved.x), dev_exp2_fast(halved.y)};
         } else if (stage == 1) {

@@ -139,6 +139,11 @@ DEV_FN leaf_f2 cdna_pair(dev_f16, uint32_t x) {
     return leaf_f2{dev_from_f16((uint16_t)x), dev_from_f16((uint16_t)(x >> 16))};
 }
 
+/* A number that the front end knows. */
+template <int N> struct cdna_number {
+    DEV_METHOD constexpr operator int() const { return N; }
+};
+
 /* ---- Products. C: shapes; EXACT: no subnormal operand is taken for zero, slowly. ---- */
 
 /* a b + c of one instruction's shape, 16 x 16 x 16. */
