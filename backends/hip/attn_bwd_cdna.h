@@ -46,7 +46,8 @@
  * operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
  * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap,
- * dropout, a bias. attn_bwd_cdna_hidden.h: masks in memory. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16
+ * dropout, a bias. attn_bwd_cdna_hidden.h: masks in memory. attn_bwd_cdna_draws.h: dropout's calls beside products.
+ * attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16
  * of gfx90a. attn_bwd_cdna_scheduler.h: what calls a step, dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the
  * preprocess and postprocess kernels. attn_bwd_cdna_f32.h: f32, whose step is another. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_H
