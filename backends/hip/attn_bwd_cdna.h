@@ -41,15 +41,15 @@
  *   LSE, delta    2 x 32 x 4                    the four queries of a lane are read at once
  *
  * The order of instructions is written out: a piece of softmax behind each product of dP, a piece of dS behind each of
- * dV, reads of LDS in pairs, two ahead; with dropout rounds of Philox behind those of S. From head dim 96 on, with
- * dropout or a bias: one wave a SIMD, up to 512 registers. Else 32, 64: two waves; with 256 registers and no asm
- * operand in AGPRs clang leaves the sums in ordinary registers and moves none.
+ * dV, reads of LDS in pairs, two ahead; with dropout rounds of Philox. From head dim 96 on, with dropout or a bias:
+ * one wave a SIMD, up to 512 registers. Else 32, 64: two waves; with 256 registers and no asm operand in AGPRs clang
+ * leaves the sums in ordinary registers and moves none.
  *
  * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap,
  * dropout, a bias. attn_bwd_cdna_hidden.h: masks in memory. attn_bwd_cdna_draws.h: dropout's calls beside products.
- * attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16
- * of gfx90a. attn_bwd_cdna_scheduler.h: what calls a step, dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the
- * preprocess and postprocess kernels. attn_bwd_cdna_f32.h: f32, whose step is another. */
+ * attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16 of gfx90a. attn_bwd_cdna_scheduler.h: what calls a step,
+ * dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the preprocess and postprocess kernels. attn_bwd_cdna_f32.h:
+ * f32, whose step is another. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_H
 #define STW_HIP_ATTN_BWD_CDNA_H
 

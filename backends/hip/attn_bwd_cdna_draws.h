@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Dropout's calls of Philox beside the products of CDNA's own main loop (attn_bwd_cdna.h), a round or a few decisions at
- * a time. Behind a product three instructions cost nothing, and no phase of a step has room for all calls, so these
+ * Dropout's calls of Philox beside the products of CDNA's own main loop (attn_bwd_cdna.h), a round or a few decisions
+ * at a time. Behind a product three instructions cost nothing, and no phase of a step has room for all calls, so these
  * begin early: our own map's beside dK and dQ of the half before, those of the others' next step in all phases of a
- * step. C: attn_cdna, the shapes. Lane l is (n, g) = (l % 16, l / 16). */
+ * step (AHEAD). C: attn_cdna, the shapes. Lane l is (n, g) = (l % 16, l / 16). */
 #ifndef STW_HIP_ATTN_BWD_CDNA_DRAWS_H
 #define STW_HIP_ATTN_BWD_CDNA_DRAWS_H
 
@@ -69,7 +69,8 @@ DEV_FN uint32_t cdna_turned(uint32_t x, int right, uint32_t mask) {
 }
 
 /* How calls of a map are cut into parts, and which of these run beside which products. begin(): what is to have run
- * before the step of `block`; beside(): piece `i` of `pieces`, at most MOST parts; enter_step(): the first thing in a step. */
+ * before the step of `block`; beside(): piece `i` of `pieces`, at most MOST parts; enter_step(): the first thing in
+ * a step. */
 template <int MAP, class C> struct attn_cdna_drawing {
     template <int MOST>
     DEV_FN void beside(attn_cdna_calls<C> &, const attn_cdna_feature<C> &, int, int, int, int, int) {}
@@ -146,9 +147,9 @@ template <class Map, class C> struct attn_cdna_drawing_ahead {
     }
 };
 
-/* A call decides 16 pairs of eight rows apart and eight keys apart, of eight lanes and two tiles: a lane makes one call of
- * a half, and its 64 lanes have all of the wave's two blocks of 32 keys. `made`: 16 half + 4 (tile % 2) + 8 (column / 8)
- * + byte of a word. */
+/* A call decides 16 pairs of eight rows apart and eight keys apart, of eight lanes and two tiles: a lane makes one
+ * call of a half, and its 64 lanes have all of the wave's two blocks of 32 keys. `made`: 16 half + 4 (tile % 2) + 8
+ * (column / 8) + byte of a word. */
 template <class C>
 struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> : attn_cdna_drawing_ahead<attn_cdna_drawing<STW_DROPOUT_FLASH2, C>, C> {
     enum { ROUNDS = 7, PARTS = ROUNDS + 4 };
@@ -186,8 +187,8 @@ struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> : attn_cdna_drawing_ahead<attn_c
     DEV_FN constexpr int bit_of(int half, int i, int r) { return 16 * half + 4 * i + r; }
 };
 
-/* A call decides four keys of a row. The 16 lanes of four rows make the calls of these, a lane those of row n % 4, every
- * fourth one. `made`: 4 TILES half + 4 i + key. */
+/* A call decides four keys of a row. The 16 lanes of four rows make the calls of these, a lane those of row n % 4,
+ * every fourth one. `made`: 4 TILES half + 4 i + key. */
 template <class C>
 struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
     : attn_cdna_drawing_ahead<attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>, C> {
