@@ -204,9 +204,10 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> : attn_cdna_softcap
 
 /* ---- dropout ---- */
 
-/* P.Z of a pair is P / (1 - p) or 0. The factor is in the exponent, but in f16 (P_SCALED), where P would overflow: there
- * dS and dV are multiplied. dS = P (dP.Z - delta) is P / (1 - p) times the sum of dP, which starts at -(1 - p) delta,
- * or times this start alone. Steps that see all pairs (CDNA_INNER) make it P.Z dP + P / (1 - p) start with dP from 0.
+/* P.Z of a pair is P / (1 - p) or 0. The factor is in the exponent, but in f16 (P_SCALED), where P would overflow:
+ * there dS and dV are multiplied. dS = P (dP.Z - delta) is P / (1 - p) times the sum of dP, which starts at -(1 - p)
+ * delta, or times this start alone. Steps that see all pairs (CDNA_INNER) make it P.Z dP + P / (1 - p) start with dP
+ * from 0.
  *
  * Decisions of a step are bits of a lane: 16 half + 4 i + r of its query 4 g + r and tile i. Sternway's own map
  * (common/philox.h) decides four rows of a key in a call, a lane's own ones where the sequence's position is a multiple
