@@ -41,14 +41,15 @@
  *   LSE, delta    2 x 32 x 4                    the four queries of a lane are read at once
  *
  * The order of instructions is written out: a piece of softmax behind each product of dP, a piece of dS behind each of
- * dV, reads of LDS in pairs, two ahead (of dS four, with two waves a SIMD); with dropout rounds of Philox behind those
- * of S. From head dim 96 on, with dropout or a bias: one wave a SIMD, up to 512 registers. Else 32, 64: two waves; with
- * 256 registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
+ * dV, reads of LDS in pairs, two ahead (of dS four, with two waves a SIMD); with dropout rounds of Philox. From head
+ * dim 96 on, with dropout or a bias: one wave a SIMD, up to 512 registers. Else 32, 64: two waves; with 256 registers
+ * and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
  * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap,
- * dropout, a bias. attn_bwd_cdna_hidden.h: masks in memory. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16
- * of gfx90a. attn_bwd_cdna_scheduler.h: what calls a step, dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the
- * preprocess and postprocess kernels. attn_bwd_cdna_f32.h: f32, whose step is another. */
+ * dropout, a bias. attn_bwd_cdna_hidden.h: masks in memory. attn_bwd_cdna_draws.h: dropout's calls beside products.
+ * attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16 of gfx90a. attn_bwd_cdna_scheduler.h: what calls a step,
+ * dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the preprocess and postprocess kernels. attn_bwd_cdna_f32.h:
+ * f32, whose step is another. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_H
 #define STW_HIP_ATTN_BWD_CDNA_H
 
@@ -81,11 +82,13 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         IN_AGPRS = WIDTH >= 128 || MORE,                    /* one wave a SIMD                          */
         TURNS = cdna_turns(MODE, IN_AGPRS),                 /* of deterministic mode                    */
         /* S and dP in ordinary registers; their start must come from LDS alone */
-        SCORES_HERE = HD == 128 && MODE == CDNA_PLAIN && !attn_lifts<T_>::yes,
-        ROW = WIDTH * 2 + 32,            /* of Q or dO             */
-        SCORE_ROW = BN * 2 + 32,         /* of dS                  */
-        SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
-        TRANSPOSED = 16 * WIDTH * 2,     /* Q^T or dO^T of a half  */
+        SCORES_HERE = ((HD == 128 && MODE == CDNA_PLAIN) || (HD <= 64 && MODE == CDNA_DROPOUT)) && !attn_lifts<T_>::yes,
+        P_SCALED = MODE == CDNA_DROPOUT && !dev_is_f16<T_>::yes, /* P has the factor of dropout */
+        AHEAD = MODE == CDNA_DROPOUT && WIDTH < 128, /* other maps' calls run beside products; else they spill */
+        ROW = WIDTH * 2 + 32,                        /* of Q or dO             */
+        SCORE_ROW = BN * 2 + 32,                     /* of dS                  */
+        SCORE_FOUR = 4 * SCORE_ROW + 64,             /* four rows of dS        */
+        TRANSPOSED = 16 * WIDTH * 2,                 /* Q^T or dO^T of a half  */
         AT_Q = 0,
         AT_DOUT = AT_Q + HELD * ROW,
         AT_QT = AT_DOUT + HELD * ROW,
@@ -139,6 +142,7 @@ template <class C> struct attn_cdna_loop {
     attn_cdna_ahead<C> ahead;
     attn_cdna_scoring scoring;
     attn_cdna_feature<C> feature;
+    attn_cdna_calls<C> calls;
     uint64_t subnormal_steps; /* of those that attn_cdna_steps_of counts, a bit each */
     bool subnormal_keys;      /* K or V                                             */
     int wave;                 /* of modes other than CDNA_PLAIN                     */
@@ -175,9 +179,11 @@ template <class C> struct attn_cdna_ds_source {
 };
 
 /* The end of a part. Between the two barriers run dK of its last 16 rows, dQ, and the stores of the next rows, which
- * were loaded a part ahead, from registers to LDS. `dk_beside` makes dK and calls these stores behind its products. */
-template <int KIND, class C, class Product>
-DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal, Product dk_beside) {
+ * were loaded a part ahead, from registers to LDS. `dk_beside` makes dK and calls these stores behind its products;
+ * `draw` runs behind those of dQ. */
+template <int KIND, class C, class Product, class Draw>
+DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal, Product dk_beside,
+                               Draw draw) {
     typedef cdna_stream<attn_cdna_ds_source<C>> ds_stream;
     typedef cdna_streamed<ds_stream, attn_cdna_lds<C>> ds_operand;
     enum { HALVES = C::HALVES / C::PARTS, FRAGMENTS = C::BN / 32, P = C::PIECES };
@@ -223,7 +229,7 @@ DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool s
         if (part == C::PARTS - 1) w.feature.template fetch<ANY>();
     if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
     CDNA_FENCE();
-    mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
+    mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half, draw);
     add(HALVES - 1);
     if (part == C::PARTS - 1) {
         w.dq.next();
@@ -240,6 +246,11 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
+    constexpr int MAP = cdna_draws_by(C::MODE, KIND);
+    constexpr bool DRAWS = MAP != CDNA_DRAWS_NOTHING, HERE = attn_cdna_scores<KIND, C>::HERE;
+    typedef attn_cdna_drawing<MAP, C> drawing;
+    if constexpr (DRAWS)
+        if (part == 0) drawing::enter_step(w.calls, w.feature);
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());
     if constexpr (C::MODE == CDNA_BIAS && ANY)
@@ -248,31 +259,41 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     attn_cdna_scores<KIND, C> t;
     auto prepare_stats = [&] {
         if constexpr (LIFTED && !cdna_biased(C::MODE)) lse += (leaf_f4)10.0f;
-        if constexpr (C::MODE == CDNA_DROPOUT) t.start = delta *= (leaf_f4)w.feature.start;
+        if constexpr (C::P_SCALED) lse += (leaf_f4)cdna_alone<C>(w.feature.log_scale);
+        if constexpr (C::MODE == CDNA_DROPOUT) t.start = delta *= (leaf_f4)cdna_alone<C>(w.feature.start);
         else if constexpr (LIFTED) delta *= (leaf_f4)0x1p20f;
     };
     rows_stream rows(w.lds);
-    DEV_UNROLL_FOR (int half = 0; half <= LAST; ++half) {
+    auto do_half = [&](auto number) __attribute__((always_inline)) {
+        const int half = number;
         const int at = half * 2 * (P + V);
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
-        auto draw = cdna_behind_product([&](int piece) { t.draws.piece(w.feature, block, first + half, piece); });
+        auto draw = cdna_behind_product([&](int piece) {
+            drawing::template beside<1>(w.calls, w.feature, block, first + half, CDNA_BESIDE_S, piece, 8 * C::TILES);
+            if (piece == 8 * C::TILES - 1) t.draws.decide(w.calls, w.feature);
+        });
+        auto draw_next = cdna_behind_product([&](int piece) {
+            drawing::template beside<1>(w.calls, w.feature, block, first + half, CDNA_BESIDE_DK, piece, 8 * C::TILES);
+        });
         /* sums of S take a while; behind masks other instructions would wait in turn */
-        auto softmax = cdna_behind_product < KIND == CDNA_INNER && !C::IN_AGPRS > ([&](int piece) {
-                           t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece);
-                       });
+        enum { ONE_LATER = KIND == CDNA_INNER && !C::IN_AGPRS };
+        auto softmax = cdna_behind_product<ONE_LATER>(
+            [&](int piece) { t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece); });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
         prepare_stats();
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
-        if constexpr (C::MODE == CDNA_DROPOUT && !ANY) mma_ABt<EXACT, C>(t.s, q, w.keys.k, draw);
-        else mma_ABt<EXACT, C>(t.s, q, w.keys.k, cdna_nothing());
+        if constexpr (DRAWS) mma_ABt<EXACT, C, HERE>(t.s, q, w.keys.k, draw);
+        else mma_ABt<EXACT, C, HERE>(t.s, q, w.keys.k, cdna_nothing());
         if constexpr (C::MODE == CDNA_DROPOUT && ANY) {
             auto capped =
                 cdna_behind_product([&](int piece) { t.template softmax<true>(w.scoring, w.feature, lse, piece); });
-            if (w.feature.caps) mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, capped, delta);
-            else mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, softmax, delta);
-        } else mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, softmax, delta);
+            if (w.feature.caps) mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, capped, delta);
+            else mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, softmax, delta);
+        } else if constexpr (attn_cdna_scores<KIND, C>::FUSED) {
+            mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, softmax);
+        } else mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, softmax, delta);
         if (half < LAST) {
             lse = w.lds.read_stats(first + half + 1, 0);
             delta = w.lds.read_stats(first + half + 1, 1);
@@ -280,19 +301,43 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
         if constexpr (C::MODE == CDNA_BIAS && ANY)
             w.feature.template store_gradient<LIFTED>(t, w.to_sums(), block, first + half, w.thread());
-        if (half < LAST) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
-    }
-    attn_cdna_end_part<KIND>(w, block, part, subnormal, [&](auto put_next_rows) {
+        if (half < LAST) {
+            if constexpr (DRAWS) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, draw_next);
+            else mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
+        }
+    };
+    if constexpr (DRAWS) { /* clang 19 would find too much to unroll in a loop */
+        do_half(cdna_number<0>());
+        if constexpr (LAST == 1) do_half(cdna_number<1>());
+    } else
+        DEV_UNROLL_FOR (int half = 0; half <= LAST; ++half) do_half(half);
+    auto dk_beside = [&](auto put_next_rows) {
         const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
-        mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
-    });
+        if constexpr (DRAWS) {
+            auto both = cdna_behind_fragment([&](int j) {
+                put_next_rows.step(j);
+                drawing::template beside<((C::WIDTH < 128 ? 6 : 13) + P - 1) / P>(w.calls, w.feature, block,
+                                                                                  first + LAST, CDNA_BESIDE_DK, j, P);
+            });
+            mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, both);
+        } else mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
+    };
+    if constexpr (DRAWS && C::WIDTH < 128) {
+        constexpr int PRODUCTS = C::HALVES / C::PARTS * (C::BN / 16) * C::COLUMNS;
+        auto beside_dq = cdna_behind_product([&](int i) {
+            drawing::template beside<(14 + PRODUCTS) / PRODUCTS>(w.calls, w.feature, block, first + LAST,
+                                                                 CDNA_BESIDE_DQ, i, PRODUCTS);
+        });
+        attn_cdna_end_part<KIND>(w, block, part, subnormal, dk_beside, beside_dq);
+    } else attn_cdna_end_part<KIND>(w, block, part, subnormal, dk_beside, cdna_nothing());
 }
 
 /* The same of a wave that sees none of the pairs. Its dS in LDS holds zeros (attn_cdna_lds, clear_ds). */
 template <class C> DEV_FN void attn_cdna_unseen_part(attn_cdna_loop<C> &w, int block, int part) {
-    attn_cdna_end_part<CDNA_UNSEEN>(w, block, part, false, [&](auto put_next_rows) {
+    auto put = [&](auto put_next_rows) {
         DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j) put_next_rows.step(j);
-    });
+    };
+    attn_cdna_end_part<CDNA_UNSEEN>(w, block, part, false, put, cdna_nothing());
 }
 
 /* One query block of 32 rows; `step`: its bit of subnormal_steps. */

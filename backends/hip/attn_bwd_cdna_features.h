@@ -119,6 +119,10 @@ template <class C> DEV_FN float cdna_shared(float x) {
     else return cdna_scalar(x);
 }
 
+/* A member of a dropout feature for all elements of a vector: clang 19 would load its neighbours with it, and keep them
+ * in memory. */
+template <class C> DEV_FN float cdna_alone(float x) { return C::MODE == CDNA_DROPOUT ? cdna_opaque(x) : x; }
+
 /* The contrary, where scalar registers are. */
 template <class C> DEV_FN uint32_t cdna_spread(uint32_t x) { return C::WIDTH < 128 ? cdna_opaque(x) : x; }
 
@@ -200,13 +204,15 @@ template <class C> struct attn_cdna_feature<C, CDNA_SOFTCAP> : attn_cdna_softcap
 
 /* ---- dropout ---- */
 
-/* P.Z of a pair is P or 0, and who stores dV multiplies by 1 / (1 - p). dS = P (dP.Z - delta) is P / (1 - p) times the
- * sum of dP, which starts at -(1 - p) delta, or times this start alone.
+/* P.Z of a pair is P / (1 - p) or 0. The factor is in the exponent, but in f16 (P_SCALED), where P would overflow:
+ * there dS and dV are multiplied. dS = P (dP.Z - delta) is P / (1 - p) times the sum of dP, which starts at -(1 - p)
+ * delta, or times this start alone. Steps that see all pairs (CDNA_INNER) make it P.Z dP + P / (1 - p) start with dP
+ * from 0.
  *
  * Decisions of a step are bits of a lane: 16 half + 4 i + r of its query 4 g + r and tile i. Sternway's own map
  * (common/philox.h) decides four rows of a key in a call, a lane's own ones where the sequence's position is a multiple
- * of four: a call a tile and half, a piece behind each product of S (attn_cdna_draws). Otherwise, and by the two other
- * maps, each lane makes calls of its wave's pairs before the step (CDNA_ANY), and lanes exchange bits.
+ * of four: a call a tile and half. By the two other maps each lane makes calls of its wave's pairs, and lanes exchange
+ * bits. Calls run beside products (attn_bwd_cdna_draws.h), or before the step where it is CDNA_ANY.
  *
  * The same kernels know ALiBi or a softcap besides or alone, in steps CDNA_ANY, which all are then. */
 template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C>, attn_cdna_softcap<C> {
@@ -219,12 +225,16 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
     uint32_t stride;           /* mem_eff: numbers a row                                                        */
     int map, shift;            /* stw_dropout_map; own map: rows from a multiple of four to the sequence's first */
     uint32_t bits;             /* of a step                                                                     */
+    int lane, odd;             /* of the wave; flash2: its first key is in an odd tile of 16                    */
+    bool calm;                 /* mem_eff: rows begin with a call, and all counters have one high word          */
+    float log_scale;           /* log2(1 / (1 - p)), which P has (P_SCALED)                                     */
     float scale, start;        /* 1 / (1 - p); delta to the start of dP                                         */
 
     DEV_METHOD void set(const attn_work_tile &u, cdna_launch l, int high) {
         this->doubled = this->cap = 0.0f;
         scale = cdna_shared<C>(l->p.dropout_scale);
         start = cdna_shared<C>((float)(1.0 - l->p.dropout_p));
+        log_scale = cdna_scalar(__builtin_amdgcn_logf(scale));
         slopes = (l->p.features & STW_FEAT_ALIBI) != 0;
         caps = (l->p.features & STW_FEAT_SOFTCAP) != 0;
         drops = (l->p.features & STW_FEAT_DROPOUT) != 0;
@@ -246,6 +256,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         const stw_dropout_stream s = stw_dropout_stream_of(&p, dev_uniform(u.b), h, u.seq.q, u.seq.kv);
         const int lane = thread & 63, first_key = C::KEYS * dev_uniform(thread >> 6);
         const int64_t j0 = dev_uniform(u.j0) + first_key;
+        this->lane = lane;
+        odd = C::TILES * dev_uniform(thread >> 6) & 1;
         map = (int)p.dropout_map;
         shift = dev_uniform((int)s.q_offset & 3);
         row = (uint32_t)((uint64_t)s.q_offset >> 2) + (uint32_t)(lane >> 4);
@@ -261,6 +273,9 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
             col = (uint32_t)((uint64_t)j0 >> 5);
             limit = p.dropout_byte;
         }
+        const uint64_t numbers = (first & ~UINT64_C(0) >> 30) + (uint64_t)dev_uniform(u.seq.q.used) * s.row_stride;
+        calm =
+            dev_uniform(!((first | s.row_stride) & 3) && !(s.row_stride >> 32) && numbers < (UINT64_C(1) << 34) - 256);
         key[1] = (uint32_t)dev_uniform((int)key[1]);
         key[0] = cdna_spread<C>(key[0]), key[1] = cdna_spread<C>(key[1]);
         third[0] = cdna_spread<C>((uint32_t)dev_uniform((int)first));
@@ -268,8 +283,12 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         stride = cdna_spread<C>((uint32_t)dev_uniform((int)s.row_stride));
         limit = cdna_spread<C>(limit);
     }
-    /* The calls of a lane are its own rows', and there is nothing besides. */
-    DEV_METHOD bool draws() const { return map == STW_DROPOUT_PHILOX && shift == 0 && drops && !slopes && !caps; }
+    /* Calls run beside products (attn_bwd_cdna_draws.h): there is nothing besides; of our own map a lane's are its own
+     * rows', of mem_eff they are as many for each row. */
+    DEV_METHOD bool draws() const {
+        const bool fits = map == STW_DROPOUT_PHILOX ? shift == 0 : (C::AHEAD && (map == STW_DROPOUT_FLASH2 || calm));
+        return fits && drops && !slopes && !caps;
+    }
 
     DEV_METHOD uint32_t kept_words(stw_philox_words x) const {
         uint32_t kept = 0;
@@ -339,40 +358,6 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         if (!drops) bits = ~0u;
         else if (map == STW_DROPOUT_PHILOX) bits = own_map(block);
         else bits = map == STW_DROPOUT_FLASH2 ? flash2(block, thread) : mem_eff(block, thread);
-    }
-};
-
-/* Decisions of 16 queries and the wave's keys. OVERLAPS: Philox's calls in 8 TILES pieces, a round of each in turn. */
-template <bool OVERLAPS, class C, int MODE = C::MODE> struct attn_cdna_draws {
-    DEV_METHOD void enter(const attn_cdna_feature<C> &, int) {}
-    DEV_METHOD void piece(const attn_cdna_feature<C> &, int, int, int) {}
-};
-template <bool OVERLAPS, class C> struct attn_cdna_draws<OVERLAPS, C, CDNA_DROPOUT> {
-    enum { ROUNDS = 10 };
-    stw_philox_words x[C::TILES];
-    bool keeps[C::TILES][4];
-
-    DEV_METHOD void enter(const attn_cdna_feature<C> &dropout, int half) {
-        if constexpr (!OVERLAPS)
-            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-                DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
-                    keeps[i][r] = (dropout.bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0;
-    }
-    DEV_METHOD void piece(const attn_cdna_feature<C> &dropout, int block, int half, int q) {
-        if constexpr (OVERLAPS)
-            DEV_UNROLL_FOR (int part = q * (ROUNDS + 1) / 8; part < (q + 1) * (ROUNDS + 1) / 8; ++part) {
-                const int i = part % C::TILES, round = part / C::TILES;
-                stw_philox_words &w = x[i];
-                if (round == 0)
-                    w = {{dropout.row + (uint32_t)(8 * block + 4 * half), dropout.col + (uint32_t)(16 * i),
-                          dropout.third[0], dropout.third[1]}};
-                if (round < ROUNDS)
-                    w = stw_philox4x32(1, w.word[0], w.word[1], w.word[2], w.word[3],
-                                       dropout.key[0] + (uint32_t)round * 0x9E3779B9u,
-                                       dropout.key[1] + (uint32_t)round * 0xBB67AE85u);
-                else
-                    DEV_UNROLL_FOR (int r = 0; r < 4; ++r) keeps[i][r] = w.word[r] >= dropout.limit;
-            }
     }
 };
 

@@ -69,10 +69,9 @@ DEV_FN void attn_cdna_sum_parts(int64_t number) {
     const int end = adds ? used : (int)stw_clamp_i64(dev_uniform(k.seq.kv.rows) - j0, 0, l->bn);
     const int element = dtype == STW_F32 ? 4 : 2, bytes = cdna_extent(end, stride, (uint32_t)cols) * (element / 2);
     const char *to = (const char *)t.data + cdna_row(t, dev_uniform(k.b), kv_head, row) * element;
-    const float of_v = l->p.features & STW_FEAT_DROPOUT ? l->p.dropout_scale : 1.0f;
     const attn_cdna_output o = {
         cdna_buffer_of(to, bytes),           cdna_buffer_of(to, adds ? bytes : 0), stride, cols, used,
-        (leaf_f2)(of_dv ? of_v : l->p.scale)};
+        (leaf_f2)(of_dv ? 1.0f : l->p.scale)};
     if (dtype == STW_F32) attn_cdna_finish_part<float>(o, x, first, width, end);
     else if (dtype == STW_BF16) attn_cdna_finish_part<dev_bf16>(o, x, first, width, end);
     else attn_cdna_finish_part<dev_f16>(o, x, first, width, end);

@@ -104,7 +104,8 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
         unseen = __builtin_amdgcn_ballot_w64(!some) & ~w.subnormal_steps; /* whose sums take exact additions */
     } else edge = __builtin_amdgcn_ballot_w64(mine < dev_uniform(u.inner_first) || mine >= dev_uniform(u.inner_end));
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
-    if constexpr (C::MODE == CDNA_DROPOUT) any |= w.feature.draws() ? 0 : ~UINT64_C(0);
+    if constexpr (C::MODE == CDNA_DROPOUT)
+        any |= w.feature.draws() ? w.feature.map == STW_DROPOUT_PHILOX ? 0 : edge : ~UINT64_C(0);
     if constexpr (C::MODE == CDNA_BIAS) any |= w.feature.element == 2 && !w.feature.gradient ? 0 : ~UINT64_C(0);
     if constexpr (cdna_hides(C::MODE))
         any |= __builtin_amdgcn_ballot_w64(attn_cdna_hidden_of<C>(w.feature, u, mine).some);
@@ -244,8 +245,14 @@ template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const
         else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale), n, key0);
     };
     store(w.dk, l->p.dk, STW_OUT_DK, l->p.dk_dtype, l->p.head_dim_qk, l->p.scale);
-    store(w.dv, l->p.dv, STW_OUT_DV, l->p.dv_dtype, l->p.head_dim_v,
-          C::MODE == CDNA_DROPOUT ? l->p.dropout_scale : 1.0f);
+    store(w.dv, l->p.dv, STW_OUT_DV, l->p.dv_dtype, l->p.head_dim_v, 1.0f);
+}
+
+/* Steps from `block` on, before `end`, with the calls of each beside the products of the one before. */
+template <int KIND, class C> DEV_FN void attn_cdna_draw_run(attn_cdna_loop<C> &w, int &block, int end) {
+    if (block >= end) return;
+    attn_cdna_drawing<cdna_draws_by(C::MODE, KIND), C>::begin(w.calls, w.feature, block);
+    for (; block < end; ++block) attn_cdna_step<KIND>(w, block, 0);
 }
 
 /* All steps of query blocks first .. end - 1 of head h. */
@@ -274,7 +281,14 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
             }
         for (; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
         cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
+        if constexpr (C::MODE == CDNA_DROPOUT)
+            if (block < run.inner && w.feature.map == STW_DROPOUT_PHILOX)
+                attn_cdna_drawing<STW_DROPOUT_PHILOX, C>::begin(w.calls, w.feature, block);
         for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
+        if constexpr (C::AHEAD) {
+            if (w.feature.map == STW_DROPOUT_FLASH2) attn_cdna_draw_run<CDNA_INNER_FLASH2>(w, block, run.inner);
+            else if (w.feature.map == STW_DROPOUT_MEM_EFF) attn_cdna_draw_run<CDNA_INNER_MEM_EFF>(w, block, run.inner);
+        }
         for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
     } while (block < end);
     w.turn.leave_head();
@@ -384,6 +398,11 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
             DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.to_sums();
             DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= (leaf_f4)0x1p-20f;
         }
+    if constexpr (C::MODE == CDNA_DROPOUT && !C::P_SCALED) {
+        const leaf_f4 scale = (leaf_f4)cdna_launch_again()->p.dropout_scale;
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= scale;
+    }
     attn_cdna_store(w, u);
 }
 

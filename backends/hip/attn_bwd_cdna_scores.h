@@ -6,12 +6,20 @@
 #ifndef STW_HIP_ATTN_BWD_CDNA_SCORES_H
 #define STW_HIP_ATTN_BWD_CDNA_SCORES_H
 
-#include "attn_bwd_cdna_hidden.h"
+#include "attn_bwd_cdna_draws.h"
 
 /* What a wave must mind in a step, from the least to the most: nothing, since it sees none of its pairs (UNSEEN) or all
  * of them (INNER); pairs right of a bound (EDGE); pairs left of one too, rows of infinite LSE, and sums of dQ that may
- * be subnormal (ANY); all that, and products that may lose subnormal operands (EXACT). */
-enum { CDNA_UNSEEN, CDNA_INNER, CDNA_EDGE, CDNA_ANY, CDNA_EXACT };
+ * be subnormal (ANY); all that, and products that may lose subnormal operands (EXACT). INNER and EDGE make decisions of
+ * dropout by our own map, two more kinds do as INNER by the others. */
+enum { CDNA_UNSEEN, CDNA_INNER, CDNA_INNER_FLASH2, CDNA_INNER_MEM_EFF, CDNA_EDGE, CDNA_ANY, CDNA_EXACT };
+DEV_FN constexpr bool cdna_sees_all(int kind) { return kind >= CDNA_INNER && kind <= CDNA_INNER_MEM_EFF; }
+/* The map whose calls run beside a step's products. */
+DEV_FN constexpr int cdna_draws_by(int mode, int kind) {
+    if (mode != CDNA_DROPOUT || kind == CDNA_UNSEEN || kind >= CDNA_ANY) return CDNA_DRAWS_NOTHING;
+    if (kind == CDNA_INNER_FLASH2) return STW_DROPOUT_FLASH2;
+    return kind == CDNA_INNER_MEM_EFF ? (int)STW_DROPOUT_MEM_EFF : (int)STW_DROPOUT_PHILOX;
+}
 
 /* How S becomes P: the scale, and the mask. A pair is in sight if its distance, row + high - key, lies in [0, span] and
  * its key is in use. */
@@ -60,9 +68,13 @@ struct attn_cdna_scoring {
  * dS. */
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
-    enum { HERE = C::SCORES_HERE && KIND != CDNA_EXACT };
     enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT, DROPS = C::MODE == CDNA_DROPOUT };
-    enum { TILES = C::TILES, MASKED = KIND != CDNA_INNER, ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT };
+    enum { TILES = C::TILES, MASKED = !cdna_sees_all(KIND), FUSED = DROPS && !MASKED };
+    enum {
+        HERE = C::SCORES_HERE && KIND != CDNA_EXACT && (FUSED || !DROPS),
+        ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT
+    };
+    enum { SCALES = LIFTED || (DROPS && !C::P_SCALED) }; /* dS has a factor */
     leaf_f4 s[TILES], dp[TILES];
     leaf_u2 p16[TILES], ds16[TILES]; /* P and dS in T: the operands P^T and dS^T */
     leaf_f2 p[2 * TILES], ds[2 * TILES];
@@ -70,17 +82,18 @@ template <int KIND, class C> struct attn_cdna_scores {
     uint64_t halves;           /* the same                    */
     int half, distance[TILES]; /* of queries 16 half + 4 g .. */
     bool sees[2 * TILES][2];
-    attn_cdna_distances<C> distances; /* CDNA_ALIBI                                 */
-    leaf_f2 slopes[2 * TILES];        /* CDNA_SOFTCAP: on the way to the derivative */
-    attn_cdna_draws<!ANY, C> draws;   /* CDNA_DROPOUT                               */
-    leaf_f4 start;                    /* CDNA_DROPOUT: of dP                        */
+    attn_cdna_distances<C> distances;                           /* CDNA_ALIBI                                 */
+    leaf_f2 slopes[2 * TILES];                                  /* CDNA_SOFTCAP: on the way to the derivative */
+    attn_cdna_decisions<cdna_draws_by(C::MODE, KIND), C> draws; /* CDNA_DROPOUT     */
+    leaf_f4 start;                                              /* CDNA_DROPOUT: of dP                        */
+    leaf_f2 pz[2 * TILES];                                      /* FUSED: P.Z                                 */
 
     /* Half `h` of query block `block`. */
     DEV_METHOD void enter(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, int block, int h) {
         half = h;
         distances.enter(feature, how.distance, block, h);
         draws.enter(feature, h);
-        if constexpr (LIFTED || DROPS) to_ds = how.to_ds;
+        if constexpr (SCALES) to_ds = how.to_ds;
         halves = C::IN_AGPRS || C::MODE != CDNA_PLAIN ? CDNA_HALVES : how.halves;
         if constexpr (MASKED) {
             int first = cdna_opaque_scalar(block * C::BM);
@@ -142,12 +155,15 @@ template <int KIND, class C> struct attn_cdna_scores {
             const int r = stage - 1;
             if constexpr (MASKED) p[e][r] = sees[e][r] ? p[e][r] : -dev_infinity();
             p[e][r] = dev_exp2_fast(p[e][r]);
+        } else if constexpr (FUSED) {
+            DEV_UNROLL_FOR (int r = 0; r < 2; ++r) pz[e][r] = draws.kept(p[e][r], i, 2 * k + r);
+            p16[i][k] = cdna_operand(T(), pz[e], halves);
         } else p16[i][k] = cdna_operand(T(), kept(p[e], leaf_f2{0.0f, 0.0f}, i, k), halves);
     }
     /* x of pairs that are kept, y of others. */
     DEV_METHOD leaf_f2 kept(leaf_f2 x, leaf_f2 y, int i, int k) const {
-        if constexpr (DROPS)
-            DEV_UNROLL_FOR (int r = 0; r < 2; ++r) x[r] = draws.keeps[i][2 * k + r] ? x[r] : y[r];
+        if constexpr (DROPS && !FUSED)
+            DEV_UNROLL_FOR (int r = 0; r < 2; ++r) x[r] = draws.kept(x[r], y[r], i, 2 * k + r);
         return x;
     }
     /* The same with a softcap: powers, u, the tangent and powers again, P and P times the derivative. What a power or a
@@ -155,7 +171,8 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_METHOD void softmax_capped(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature,
                                    const leaf_f4 &lse, int e, int stage) {
         if (stage == 0) {
-            const leaf_f2 halved = __builtin_elementwise_fma(scores_of(e), (leaf_f2)feature.doubled, (leaf_f2)-1.0f);
+            const leaf_f2 halved =
+                __builtin_elementwise_fma(scores_of(e), (leaf_f2)cdna_alone<C>(feature.doubled), (leaf_f2)-1.0f);
             look(how, feature, lse, e);
             slopes[e] = leaf_f2{dev_exp2_fast(halved.x), dev_exp2_fast(halved.y)};
         } else if (stage == 1) {
@@ -163,7 +180,7 @@ template <int KIND, class C> struct attn_cdna_scores {
             slopes[e] = leaf_f2{__builtin_amdgcn_rcpf(slopes[e].x), __builtin_amdgcn_rcpf(slopes[e].y)};
         } else if (stage == 2) {
             const leaf_f2 tangent = 1.0f - slopes[e];
-            p[e] = __builtin_elementwise_fma(tangent, (leaf_f2)feature.cap, e < TILES ? lse.xy : lse.zw);
+            p[e] = __builtin_elementwise_fma(tangent, (leaf_f2)cdna_alone<C>(feature.cap), e < TILES ? lse.xy : lse.zw);
             slopes[e] = __builtin_elementwise_fma(slopes[e], tangent, slopes[e]);
             DEV_UNROLL_FOR (int r = 0; r < 2; ++r) {
                 if constexpr (MASKED) p[e][r] = sees[e][r] ? p[e][r] : -dev_infinity();
@@ -180,11 +197,14 @@ template <int KIND, class C> struct attn_cdna_scores {
         const int e = pair_of(q), stage = stage_of(q), k = e / TILES, i = e % TILES;
         if (stage == 0) {
             if (k == 0) cdna_keep<C::IN_AGPRS && !HERE>(dp[i]);
-            leaf_f2 flow = kept(k ? dp[i].zw : dp[i].xy, k ? start.zw : start.xy, i, k);
-            if constexpr (MASKED || cdna_biased(C::MODE))
+            if constexpr (FUSED)
+                ds[e] = __builtin_elementwise_fma(pz[e], k ? dp[i].zw : dp[i].xy, p[e] * (k ? start.zw : start.xy));
+            const leaf_f2 flow = kept(k ? dp[i].zw : dp[i].xy, k ? start.zw : start.xy, i, k);
+            if constexpr (FUSED) {
+            } else if constexpr (MASKED || cdna_biased(C::MODE))
                 ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};
             else ds[e] = p[e] * flow;
-            if constexpr (LIFTED || DROPS) ds[e] *= (leaf_f2)to_ds;
+            if constexpr (SCALES) ds[e] *= (leaf_f2)to_ds;
         } else if (stage == 1) ds16[i][k] = cdna_operand(T(), ds[e], halves);
         else if (stage == 2 && i % 2) lds.put_zipped(half % (C::HELD / 16), k, ds16[i - 1][k], ds16[i][k]);
         else if (stage == 2 && i == TILES - 1) lds.put_single(half % (C::HELD / 16), k, ds16[i][k]);

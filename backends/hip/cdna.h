@@ -150,6 +150,11 @@ DEV_FN leaf_f2 cdna_pair(dev_f16, uint32_t x) {
     return leaf_f2{dev_from_f16((uint16_t)x), dev_from_f16((uint16_t)(x >> 16))};
 }
 
+/* A number that the front end knows. */
+template <int N> struct cdna_number {
+    DEV_METHOD constexpr operator int() const { return N; }
+};
+
 /* ---- Products. C: shapes; EXACT: no subnormal operand is taken for zero, slowly. ---- */
 
 /* a b + c of one instruction's shape, 16 x 16 x 16. */
@@ -240,7 +245,8 @@ template <int WORK, int PRODUCTS, bool LATE = false, class Overlap> DEV_FN void 
 }
 
 /* acc[i] = A B[i]^T + start (none: 0), i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
-template <bool EXACT, class C, int PIECES, class Operand, class Overlap, class... Start>
+template <bool EXACT, class C, bool HERE = !EXACT && C::SCORES_HERE, int PIECES, class Operand, class Overlap,
+          class... Start>
 DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&b)[C::TILES][PIECES][2],
                     Overlap overlap, const Start &...start) {
     enum { PRODUCTS = 2 * C::TILES * PIECES };
@@ -250,7 +256,7 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
         const auto x = a.at(j);
         DEV_UNROLL_FOR (int h = 0; h < 2; ++h) {
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
-                if constexpr (!EXACT && C::SCORES_HERE) {
+                if constexpr (HERE) {
                     if (j + h) leaf_mma_16_here(T(), acc[i], x.half(h), b[i][j][h]);
                     else leaf_mma_16_here_first(T(), acc[i], x.half(h), b[i][j][h], start...);
                 } else {
@@ -264,7 +270,7 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
                 }
             }
         }
-        if constexpr (!EXACT && C::SCORES_HERE) /* no vector instruction writes there while products may read it */
+        if constexpr (HERE) /* no vector instruction writes there while products may read it */
             if (j == (C::TILES > 1 ? 1 : 3)) (cdna_hold(start), ...);
         if constexpr (!Overlap::ORDERED) {
             overlap.step(j);
@@ -299,10 +305,11 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][COLUMNS], const leaf_u2 (&a)[C::TIL
     }
 }
 
-/* acc[half][c] = A[half] B[c], c: the wave's 16-column tiles. A: HALVES times 16 queries, all keys; B: registers. */
-template <bool EXACT, class C, int HALVES, int FRAGMENTS, class Operand, class Overlap>
+/* acc[half][c] = A[half] B[c], c: the wave's 16-column tiles. A: HALVES times 16 queries, all keys; B: registers.
+ * `more` runs behind each product, too. */
+template <bool EXACT, class C, int HALVES, int FRAGMENTS, class Operand, class Overlap, class More>
 DEV_FN void mma_AB(leaf_f4 (&acc)[HALVES][C::COLUMNS], const Operand &a, const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS],
-                   Overlap overlap) {
+                   Overlap overlap, More more) {
     DEV_UNROLL_FOR (int k = 0; k < HALVES * FRAGMENTS; ++k) {
         const int half = k / FRAGMENTS, p = k % FRAGMENTS;
         a.want(k);
@@ -311,6 +318,11 @@ DEV_FN void mma_AB(leaf_f4 (&acc)[HALVES][C::COLUMNS], const Operand &a, const l
             DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) {
                 leaf_f4 &to = acc[half][c];
                 to = cdna_mma<EXACT>(typename C::T(), x.half(h), b[p][h][c], p + h ? to : leaf_f4{0, 0, 0, 0});
+                if constexpr (More::ORDERED) {
+                    CDNA_FENCE();
+                    more.step((2 * k + h) * C::COLUMNS + c);
+                    CDNA_FENCE();
+                }
             }
         }
         CDNA_FENCE();

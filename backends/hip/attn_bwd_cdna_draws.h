@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Dropout's calls of Philox beside the products of CDNA's own main loop (attn_bwd_cdna.h), a round or a few decisions
+ * at a time. Behind a product three instructions cost nothing, and no phase of a step has room for all calls, so these
+ * begin early: our own map's beside dK and dQ of the half before, those of the others' next step in all phases of a
+ * step (AHEAD). C: attn_cdna, the shapes. Lane l is (n, g) = (l % 16, l / 16). */
+#ifndef STW_HIP_ATTN_BWD_CDNA_DRAWS_H
+#define STW_HIP_ATTN_BWD_CDNA_DRAWS_H
+
+#include "attn_bwd_cdna_hidden.h"
+
+/* No map's calls. */
+enum { CDNA_DRAWS_NOTHING = -1 };
+/* Products of a half (16 queries). */
+enum { CDNA_BESIDE_S, CDNA_BESIDE_DK, CDNA_BESIDE_DQ };
+
+/* Calls under way and what they decide. */
+template <class C, int MODE = C::MODE> struct attn_cdna_calls {};
+template <class C> struct attn_cdna_calls<C, CDNA_DROPOUT> {
+    stw_philox_words x[C::TILES];
+    uint32_t made;     /* flash2, mem_eff: decisions of this lane's calls, of the next step */
+    uint32_t given[8]; /* the same of lanes that decide this one's pairs                    */
+
+    /* A round. Numbers of the first ones are the same in all steps, or for all tiles: left to the compiler. Others are
+     * made here and not where they are used, perhaps behind a branch. */
+    DEV_METHOD void round(const attn_cdna_feature<C> &dropout, int i, int number) {
+        stw_philox_words &w = x[i];
+        w = stw_philox4x32(1, w.word[0], w.word[1], w.word[2], w.word[3],
+                           dropout.key[0] + (uint32_t)number * 0x9E3779B9u,
+                           dropout.key[1] + (uint32_t)number * 0xBB67AE85u);
+        if (number >= 3) asm volatile("" : "+v"(w.word[0]), "+v"(w.word[1]), "+v"(w.word[2]), "+v"(w.word[3]));
+    }
+};
+
+/* Four decisions, from the last to the first, become the low bits of `made`. No vector instruction may read a scalar
+ * register in the two behind the one that wrote it. clang 19 takes all results of one asm for shared by the lanes, or
+ * none. */
+struct cdna_four {
+    uint64_t keeps[4];
+};
+DEV_FN void cdna_shift_in(uint32_t &made, const cdna_four &x) {
+    asm volatile("v_addc_co_u32_e64 %0, vcc, %0, %0, %1\n\tv_addc_co_u32_e64 %0, vcc, %0, %0, %2\n\t"
+                 "v_addc_co_u32_e64 %0, vcc, %0, %0, %3\n\tv_addc_co_u32_e64 %0, vcc, %0, %0, %4"
+                 : "+v"(made)
+                 : "s"(x.keeps[3]), "s"(x.keeps[2]), "s"(x.keeps[1]), "s"(x.keeps[0])
+                 : "vcc");
+}
+DEV_FN cdna_four cdna_decide_words(const stw_philox_words &x, uint32_t least) {
+    cdna_four f;
+    asm volatile("v_cmp_ge_u32_e64 %3, %7, %8\n\tv_cmp_ge_u32_e64 %2, %6, %8\n\tv_cmp_ge_u32_e64 %1, %5, %8\n\t"
+                 "v_cmp_ge_u32_e64 %0, %4, %8"
+                 : "=&s"(f.keeps[0]), "=&s"(f.keeps[1]), "=&s"(f.keeps[2]), "=&s"(f.keeps[3])
+                 : "v"(x.word[0]), "v"(x.word[1]), "v"(x.word[2]), "v"(x.word[3]), "v"(least));
+    return f;
+}
+DEV_FN void cdna_decide_bytes(uint32_t &made, uint32_t word, uint32_t largest) {
+    cdna_four f;
+    asm volatile("v_cmp_ge_u32_sdwa %3, %5, %4 src0_sel:DWORD src1_sel:BYTE_3\n\t"
+                 "v_cmp_ge_u32_sdwa %2, %5, %4 src0_sel:DWORD src1_sel:BYTE_2\n\t"
+                 "v_cmp_ge_u32_sdwa %1, %5, %4 src0_sel:DWORD src1_sel:BYTE_1\n\t"
+                 "v_cmp_ge_u32_sdwa %0, %5, %4 src0_sel:DWORD src1_sel:BYTE_0"
+                 : "=&s"(f.keeps[0]), "=&s"(f.keeps[1]), "=&s"(f.keeps[2]), "=&s"(f.keeps[3])
+                 : "v"(word), "v"(largest));
+    cdna_shift_in(made, f);
+}
+/* x turned right, its bits in `mask`. */
+DEV_FN uint32_t cdna_turned(uint32_t x, int right, uint32_t mask) {
+    return __builtin_amdgcn_alignbit(x, x, (uint32_t)right) & mask;
+}
+
+/* How calls of a map are cut into parts, and which of these run beside which products. begin(): what is to have run
+ * before the step of `block`; beside(): piece `i` of `pieces`, at most MOST parts; enter_step(): the first thing in
+ * a step. */
+template <int MAP, class C> struct attn_cdna_drawing {
+    template <int MOST>
+    DEV_FN void beside(attn_cdna_calls<C> &, const attn_cdna_feature<C> &, int, int, int, int, int) {}
+};
+
+/* Our own map: a call decides four rows of a key, which are a lane's own. A part is a round; EARLY of a half's PARTS
+ * run beside dK and dQ of the half before. */
+template <class C> struct attn_cdna_drawing<STW_DROPOUT_PHILOX, C> {
+    enum {
+        ROUNDS = 10,
+        PARTS = ROUNDS * C::TILES,
+        EARLY = PARTS * 9 / 20,
+        BESIDE_LAST_DK = C::WIDTH < 128 ? EARLY / 4 : EARLY
+    };
+
+    template <int MOST>
+    DEV_FN void run(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int from,
+                    int to) {
+        DEV_UNROLL_FOR (int e = 0; e < MOST; ++e) {
+            const int part = from + e;
+            if (part >= to) continue;
+            const int i = part % C::TILES, round = part / C::TILES;
+            if (round == 0)
+                calls.x[i] = {{dropout.row + (uint32_t)(8 * block + 4 * half), dropout.col + (uint32_t)(16 * i),
+                               dropout.third[0], dropout.third[1]}};
+            calls.round(dropout, i, round);
+        }
+    }
+    DEV_FN void begin(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block) {
+        run<EARLY>(calls, dropout, block, 0, 0, EARLY);
+    }
+    DEV_FN void enter_step(attn_cdna_calls<C> &, attn_cdna_feature<C> &) {}
+    template <int MOST>
+    DEV_FN void beside(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int phase,
+                       int i, int pieces) {
+        const bool splits = half == 1 || C::PARTS == 2; /* dQ follows dK */
+        const int first = phase == CDNA_BESIDE_S ? (int)EARLY : phase == CDNA_BESIDE_DK ? 0 : (int)BESIDE_LAST_DK;
+        const int end = phase == CDNA_BESIDE_S              ? (int)PARTS
+                        : phase == CDNA_BESIDE_DK && splits ? (int)BESIDE_LAST_DK
+                                                            : (int)EARLY;
+        const int of = phase == CDNA_BESIDE_S ? half : half + 1;
+        run<MOST>(calls, dropout, block + of / 2, of % 2, first + (end - first) * i / pieces,
+                  first + (end - first) * (i + 1) / pieces);
+    }
+};
+
+/* The others': parts of all calls of the next step, then the exchange. MAP: parts of a half in `run`. */
+template <class Map, class C> struct attn_cdna_drawing_ahead {
+    typedef attn_cdna_calls<C> calls_of;
+    typedef attn_cdna_feature<C> feature_of;
+    /* Hundredths of the parts that have run before and behind these products. */
+    DEV_FN constexpr int share(int half, int phase, int behind) {
+        constexpr int narrow[] = {0, 27, 45, 45, 70, 79, 100}, wide[] = {0, 28, 55, 55, 83, 100, 100};
+        constexpr int parts[] = {0, 30, 50, 50, 80, 100, 100};
+        return (C::PARTS == 2 ? parts : C::WIDTH < 128 ? narrow : wide)[3 * half + phase + behind];
+    }
+    template <int MOST> DEV_FN void run(calls_of &calls, const feature_of &dropout, int block, int from, int to) {
+        DEV_UNROLL_FOR (int e = 0; e < MOST; ++e) { /* the second half's decisions are the high bits */
+            const int part = from + e;
+            if (part < to) Map::part(calls, dropout, block, 1 - part / (int)Map::PARTS, part % (int)Map::PARTS);
+        }
+        if (to == 2 * (int)Map::PARTS && from < to) Map::exchange(calls, dropout);
+    }
+    DEV_FN void begin(calls_of &calls, const feature_of &dropout, int block) {
+        calls.made = 0;
+        run<2 * (int)Map::PARTS>(calls, dropout, block, 0, 2 * (int)Map::PARTS);
+    }
+    template <int MOST>
+    DEV_FN void beside(calls_of &calls, const feature_of &dropout, int block, int half, int phase, int i, int pieces) {
+        const int first = 2 * (int)Map::PARTS * share(half, phase, 0) / 100;
+        const int end = 2 * (int)Map::PARTS * share(half, phase, 1) / 100;
+        run<MOST>(calls, dropout, block + 1, first + (end - first) * i / pieces,
+                  first + (end - first) * (i + 1) / pieces);
+    }
+};
+
+/* A call decides 16 pairs of eight rows apart and eight keys apart, of eight lanes and two tiles: a lane makes one
+ * call of a half, and its 64 lanes have all of the wave's two blocks of 32 keys. `made`: 16 half + 4 (tile % 2) + 8
+ * (column / 8) + byte of a word. */
+template <class C>
+struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> : attn_cdna_drawing_ahead<attn_cdna_drawing<STW_DROPOUT_FLASH2, C>, C> {
+    enum { ROUNDS = 7, PARTS = ROUNDS + 4 };
+
+    DEV_FN void part(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int k) {
+        if (k == 0) {
+            const uint64_t first =
+                ((uint64_t)dropout.third[1] << 32 | dropout.third[0]) + (uint32_t)(dropout.lane & 31);
+            calls.x[0] = {{(uint32_t)first, (uint32_t)(first >> 32), (uint32_t)(2 * block + half),
+                           dropout.col + (uint32_t)(dropout.lane >> 5)}};
+        }
+        if (k < ROUNDS) calls.round(dropout, 0, k);
+        else {
+            const int nibble = PARTS - 1 - k, word = nibble % 2 * 2 + nibble / 2;
+            cdna_decide_bytes(calls.made, calls.x[0].word[word], dropout.limit);
+        }
+    }
+    DEV_FN void exchange(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
+        const int n = dropout.lane & 15, g = dropout.lane >> 4;
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+            const int from = (4 * (g & 1) + r) * 4 + ((n & 7) >> 1);
+            calls.given[r] = dev_shuffle(calls.made, from);
+            calls.given[4 + r] = dev_shuffle(calls.made, from + 32);
+        }
+    }
+    DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout) {
+        const int n = dropout.lane & 15, g = dropout.lane >> 4, right = (g >> 1) * 2 + (n & 1) + 8 * (n >> 3);
+        uint32_t all = 0;
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+            all |= cdna_turned(calls.given[r], right - r, 0x00110011u << r);
+            all |= cdna_turned(calls.given[4 + r], right - r - 8, 0x11001100u << r);
+        }
+        dropout.bits = all >> 4 * dropout.odd;
+    }
+    DEV_FN constexpr int bit_of(int half, int i, int r) { return 16 * half + 4 * i + r; }
+};
+
+/* A call decides four keys of a row. The 16 lanes of four rows make the calls of these, a lane those of row n % 4,
+ * every fourth one. `made`: 4 TILES half + 4 i + key. */
+template <class C>
+struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
+    : attn_cdna_drawing_ahead<attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>, C> {
+    enum { ROUNDS = 10, PARTS = (ROUNDS + 1) * C::TILES, HALF = 4 * C::TILES };
+
+    DEV_FN void part(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int k) {
+        const int i = C::TILES - 1 - k % C::TILES, round = k / C::TILES;
+        if (round == 0) {
+            const uint32_t n = (uint32_t)dropout.lane & 15, g = (uint32_t)dropout.lane >> 4, row = dropout.stride >> 2;
+            const uint32_t first =
+                (dropout.third[0] >> 2 | dropout.third[1] << 30) + (4 * g + (n & 3)) * row + (n >> 2);
+            calls.x[i] = {
+                {first + (uint32_t)(32 * block + 16 * half) * row + (uint32_t)(4 * i), dropout.third[1] >> 2, 0, 0}};
+        }
+        if (round < ROUNDS) calls.round(dropout, i, round);
+        else cdna_shift_in(calls.made, cdna_decide_words(calls.x[i], dropout.limit));
+    }
+    DEV_FN void exchange(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) calls.given[r] = dev_shuffle(calls.made, (dropout.lane & ~3) + r);
+    }
+    DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout) {
+        constexpr uint32_t TILES = 0x1111u & ((1u << HALF) - 1), BOTH = TILES | TILES << HALF;
+        uint32_t all = 0;
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) all |= cdna_turned(calls.given[r], (dropout.lane & 3) - r, BOTH << r);
+        dropout.bits = all;
+    }
+    DEV_FN constexpr int bit_of(int half, int i, int r) { return HALF * half + 4 * i + r; }
+};
+
+/* Decisions of 16 queries and the wave's keys. */
+template <int MAP, class C, int MODE = C::MODE> struct attn_cdna_decisions {
+    DEV_METHOD void enter(const attn_cdna_feature<C> &, int) {}
+    DEV_METHOD void decide(const attn_cdna_calls<C> &, const attn_cdna_feature<C> &) {}
+};
+/* Of flash2 and mem_eff: bits of the step. */
+template <int MAP, class C> struct attn_cdna_decisions<MAP, C, CDNA_DROPOUT> {
+    uint32_t bits;
+    int half;
+
+    DEV_METHOD void enter(const attn_cdna_feature<C> &dropout, int h) { bits = dropout.bits, half = h % 2; }
+    DEV_METHOD void decide(const attn_cdna_calls<C> &, const attn_cdna_feature<C> &) {}
+    DEV_METHOD float kept(float x, int i, int r) const {
+        const int all = __builtin_amdgcn_sbfe((int)bits, (uint32_t)attn_cdna_drawing<MAP, C>::bit_of(half, i, r), 1);
+        return __builtin_bit_cast(float, __builtin_bit_cast(int, x) & all);
+    }
+};
+template <class C> struct attn_cdna_decisions<CDNA_DRAWS_NOTHING, C, CDNA_DROPOUT> {
+    bool keeps[C::TILES][4];
+
+    DEV_METHOD void enter(const attn_cdna_feature<C> &dropout, int half) {
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                keeps[i][r] = (dropout.bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0;
+    }
+    DEV_METHOD void decide(const attn_cdna_calls<C> &, const attn_cdna_feature<C> &) {}
+    DEV_METHOD float kept(float x, float y, int i, int r) const { return keeps[i][r] ? x : y; }
+    DEV_METHOD float kept(float x, int i, int r) const { return keeps[i][r] ? x : 0.0f; }
+};
+template <class C> struct attn_cdna_decisions<STW_DROPOUT_PHILOX, C, CDNA_DROPOUT> {
+    cdna_four tiles[C::TILES];
+
+    DEV_METHOD void enter(const attn_cdna_feature<C> &, int) {}
+    DEV_METHOD void decide(const attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) tiles[i] = cdna_decide_words(calls.x[i], dropout.limit);
+    }
+    /* Else clang 19 would compare here, and wait for what it compares. */
+    DEV_METHOD float kept(float x, float y, int i, int r) const {
+        float z;
+        asm("v_cndmask_b32_e64 %0, %1, %2, %3" : "=v"(z) : "v"(y), "v"(x), "s"(tiles[i].keeps[r]));
+        return z;
+    }
+    DEV_METHOD float kept(float x, int i, int r) const {
+        float z;
+        asm("v_cndmask_b32_e64 %0, 0, %1, %2" : "=v"(z) : "v"(x), "s"(tiles[i].keeps[r]));
+        return z;
+    }
+};
+
+#endif
