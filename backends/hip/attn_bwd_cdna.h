@@ -84,11 +84,12 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         /* S and dP in ordinary registers; their start must come from LDS alone */
         SCORES_HERE = ((HD == 128 && MODE == CDNA_PLAIN) || (HD <= 64 && MODE == CDNA_DROPOUT)) && !attn_lifts<T_>::yes,
         P_SCALED = MODE == CDNA_DROPOUT && !dev_is_f16<T_>::yes, /* P has the factor of dropout */
-        AHEAD = MODE == CDNA_DROPOUT && WIDTH < 128, /* other maps' calls run beside products; else they spill */
-        ROW = WIDTH * 2 + 32,                        /* of Q or dO             */
-        SCORE_ROW = BN * 2 + 32,                     /* of dS                  */
-        SCORE_FOUR = 4 * SCORE_ROW + 64,             /* four rows of dS        */
-        TRANSPOSED = 16 * WIDTH * 2,                 /* Q^T or dO^T of a half  */
+        /* other maps' calls run beside products; else they spill */
+        AHEAD = MODE == CDNA_DROPOUT && WIDTH < 128 && !attn_lifts<T_>::yes,
+        ROW = WIDTH * 2 + 32,            /* of Q or dO             */
+        SCORE_ROW = BN * 2 + 32,         /* of dS                  */
+        SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
+        TRANSPOSED = 16 * WIDTH * 2,     /* Q^T or dO^T of a half  */
         AT_Q = 0,
         AT_DOUT = AT_Q + HELD * ROW,
         AT_QT = AT_DOUT + HELD * ROW,
@@ -270,7 +271,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
         auto draw = cdna_behind_product([&](int piece) {
-            drawing::template beside<1>(w.calls, w.feature, block, first + half, CDNA_BESIDE_S, piece, 8 * C::TILES);
+            drawing::template beside<2>(w.calls, w.feature, block, first + half, CDNA_BESIDE_S, piece, 8 * C::TILES);
             if (piece == 8 * C::TILES - 1) t.draws.decide(w.calls, w.feature);
         });
         auto draw_next = cdna_behind_product([&](int piece) {

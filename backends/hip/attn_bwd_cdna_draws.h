@@ -77,12 +77,12 @@ template <int MAP, class C> struct attn_cdna_drawing {
 };
 
 /* Our own map: a call decides four rows of a key, which are a lane's own. A part is a round; EARLY of a half's PARTS
- * run beside dK and dQ of the half before. */
+ * run beside dK and dQ of the half before, and up to two of the others behind each product of S. */
 template <class C> struct attn_cdna_drawing<STW_DROPOUT_PHILOX, C> {
     enum {
         ROUNDS = 10,
         PARTS = ROUNDS * C::TILES,
-        EARLY = PARTS * 9 / 20,
+        EARLY = attn_lifts<typename C::T>::yes ? 0 : PARTS * 9 / 20, /* else it spills */
         BESIDE_LAST_DK = C::WIDTH < 128 ? EARLY / 4 : EARLY
     };
 
