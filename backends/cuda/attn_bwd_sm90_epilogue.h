@@ -157,8 +157,8 @@ DEV_FN void sm90_prefetch_sums(const attn_work_tile &tile, const stw_attn_params
         DEV_ROLLED_FOR (int col = lane / ROWS * LINE; col < cols; col += 2 * LINE) sm90_prefetch(from + col);
 }
 
-/* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*, which is wanted. Sums of a part go to the workspace as they are
- * in registers, for attn_bwd_postprocess_parts.h. */
+/* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*, which is wanted. Sums of a part go to the
+ * workspace as they are in registers, for attn_bwd_postprocess_parts.h. */
 template <class C>
 DEV_FN void sm90_store_general(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
                                uint32_t output, char *mine, int wave, int lane) {

@@ -126,6 +126,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 STW_DBIAS_TILES_64(BIAS_TILE)
 
 /* Two waves a SIMD: sums of products lie in ordinary registers then, where they are read. */
+/* clang-format off */
 #define CDNA_ROWS(type, T, hd)                                                                                         \
     __attribute__((amdgpu_waves_per_eu(2)))                                                                            \
     KERNEL(stw_attn_bwd_preprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                             \
@@ -135,6 +136,7 @@ STW_DBIAS_TILES_64(BIAS_TILE)
            (attn_cdna_preprocess<attn_cdna_rows<T, hd>, true>(launch, dev_shared)))                                    \
     KERNEL(stw_attn_bwd_postprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                            \
            (attn_cdna_finish<attn_cdna_rows<T, hd>>(launch, dev_shared)))
+/* clang-format on */
 #define CDNA_ROWS_2(hd) CDNA_ROWS(f16, dev_f16, hd) CDNA_ROWS(bf16, dev_bf16, hd)
 CDNA_ROWS_2(32)
 CDNA_ROWS_2(64)
