@@ -665,6 +665,8 @@ static void sm90_lists_what_masks_leave(void **state) {
                 {":intervals_from:mask_heads:causal_br:det", "masks_ordered", 2, 1, 1},
                 {":blockmask", "masks", 1, 1, 1},
                 {":blockmask:mask_heads:det", "masks_ordered", 2, 2, 1},
+                {":intervals_two:dk_f32:dv_f32", "masks_outputs", 1, 1, 1},
+                {":blockmask:mask_heads:det:dv_f32:acc_v", "masks_outputs", 2, 2, 1},
                 {":intervals_range:thd:seqs_full", "masks", 1, 1, 0}, /* packed keys: as they are listed */
                 {":intervals_range:thd:seqs_full:det", "masks_ordered", 1, 1, 1}};
     stw_variant tile = tile_called("sm90", "sm90_64x128_hd128");
