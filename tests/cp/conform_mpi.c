@@ -65,7 +65,9 @@ static int bench_problem(const char *line, stw_cp_order order, stw_cp_schedule s
     MPI_Bcast(whole.c.host, (int)whole.c.bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
     cp_bench(rank, &row, &whole, seconds, &times);
     const int failed = times.result.outcome != STW_VERIFY_OK;
-    if (!rank->rank && (failed || report->format != BENCH_JSON)) cp_bench_report(&times, rank->size);
+    if (!rank->rank && report->format != BENCH_JSON) cp_bench_report(&times, rank->size);
+    else if (failed)
+        fprintf(stderr, "rank %d: %s: %s\n", rank->rank, line, times.result.text); /* beside the document */
     else if (!rank->rank) bench_cp_row(report, &row, &whole, &times, rank->size);
     cp_whole_free(&whole);
     return failed;

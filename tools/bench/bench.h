@@ -91,10 +91,12 @@ typedef struct bench_report {
 
 void bench_report_begin(bench_report *report);
 void bench_report_row(bench_report *report, const bench_result *r);
+/* A new object of a document: what every problem has, from its line to the quartiles in seconds. */
+cJSON *bench_row_of(const char *line, const char *variant, int runs, const double quartiles[3]);
 /* `partial`: why not all was measured, or NULL. Returns 1 when a comparison says slower. */
 int bench_report_end(bench_report *report, const char *partial);
 
-/* ---- cp.c, cp_row.c -------------------------------------------------------------------------------------- */
+/* ---- cp.c, cp_row.c ----------------------------------------------------------------------------- */
 
 enum { BENCH_RANKS_MAX = 64 };
 typedef struct bench_cp {

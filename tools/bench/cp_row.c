@@ -6,15 +6,9 @@
 void bench_cp_row(bench_report *report, const cp_row *row, const cp_whole *whole, const cp_times *t, int32_t ranks) {
     const stw_measure counted = {.kind = STW_MEASURE_ATTN, .c = whole->c};
     double bytes = stw_measure_bytes(&counted), max_ratio = 0, rms_ratio = 0;
-    cJSON *item = cJSON_CreateObject(), *over = cJSON_CreateObject();
+    cJSON *item = bench_row_of(row->problem, t->check.variant, t->runs, t->quartiles);
+    cJSON *over = cJSON_CreateObject();
     bench_largest_ratios(&t->check, &max_ratio, &rms_ratio);
-    cJSON_AddStringToObject(item, "problem", row->problem);
-    cJSON_AddStringToObject(item, "variant", t->check.variant);
-    cJSON_AddNumberToObject(item, "runs", t->runs);
-    cJSON_AddNumberToObject(item, "median_ms", t->quartiles[1] * 1e3);
-    cJSON_AddNumberToObject(item, "iqr_ms", (t->quartiles[2] - t->quartiles[0]) * 1e3);
-    cJSON_AddNumberToObject(item, "low_ms", t->quartiles[0] * 1e3);
-    cJSON_AddNumberToObject(item, "high_ms", t->quartiles[2] * 1e3);
     cJSON_AddNumberToObject(item, "tflops", stw_measure_flop(&counted) / t->quartiles[1] * 1e-12);
     cJSON_AddNumberToObject(item, "gbs", bytes / t->quartiles[1] * 1e-9);
     cJSON_AddNumberToObject(item, "bytes", bytes);

@@ -63,15 +63,20 @@ void bench_report_begin(bench_report *report) {
 
 /* ---- a problem ----------------------------------------------------------------------------------------- */
 
-static void add_row(cJSON *rows, const bench_result *r, const figures *f) {
+cJSON *bench_row_of(const char *line, const char *variant, int runs, const double quartiles[3]) {
     cJSON *item = cJSON_CreateObject();
-    cJSON_AddStringToObject(item, "problem", r->line);
-    cJSON_AddStringToObject(item, "variant", r->check.variant);
-    cJSON_AddNumberToObject(item, "runs", r->runs);
-    cJSON_AddNumberToObject(item, "median_ms", r->quartiles[1] * 1e3);
-    cJSON_AddNumberToObject(item, "iqr_ms", (r->quartiles[2] - r->quartiles[0]) * 1e3);
-    cJSON_AddNumberToObject(item, "low_ms", r->quartiles[0] * 1e3);
-    cJSON_AddNumberToObject(item, "high_ms", r->quartiles[2] * 1e3);
+    cJSON_AddStringToObject(item, "problem", line);
+    cJSON_AddStringToObject(item, "variant", variant);
+    cJSON_AddNumberToObject(item, "runs", runs);
+    cJSON_AddNumberToObject(item, "median_ms", quartiles[1] * 1e3);
+    cJSON_AddNumberToObject(item, "iqr_ms", (quartiles[2] - quartiles[0]) * 1e3);
+    cJSON_AddNumberToObject(item, "low_ms", quartiles[0] * 1e3);
+    cJSON_AddNumberToObject(item, "high_ms", quartiles[2] * 1e3);
+    return item;
+}
+
+static void add_row(cJSON *rows, const bench_result *r, const figures *f) {
+    cJSON *item = bench_row_of(r->line, r->check.variant, r->runs, r->quartiles);
     if (r->flop > 0) cJSON_AddNumberToObject(item, "tflops", f->tflops);
     cJSON_AddNumberToObject(item, "gbs", f->gbs);
     cJSON_AddNumberToObject(item, "bytes", r->bytes);
