@@ -63,7 +63,9 @@
  *
  * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps they
  * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
- * only what it has written. With STW_FEAT_ROUNDED_SUMS 16-bit outputs follow, and sums stay in registers.
+ * only what it has written. With STW_FEAT_ROUNDED_SUMS 16-bit outputs follow, and sums stay in registers. With a
+ * feature such a kernel makes any of dQ, dK and dV (ANY_OUTPUTS), and dK takes dS from shared memory: from registers
+ * the kernels of head_dim 128 spilled 11 to 92 stores.
  *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to mask_scores ahead
@@ -166,10 +168,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     typedef sm90_knows<FEATURE> knows;
     enum { DROPS = knows::DROPOUT, ALIBI = knows::ALIBI, BIAS = knows::BIAS, BIAS_MORE = knows::BIAS_MORE };
     enum { WAITS_FOR_DS = BIAS || DROPS };
-    /* a feature, and all that is asked of outputs; SUBSETS: of dQ, dK and dV each is asked for */
+    /* ANY_OUTPUTS: a feature with f32 or few outputs. SUBSETS: dQ, dK and dV are made where they are wanted */
     enum { ANY_OUTPUTS = C::DRAINS && FEATURE != SM90_PLAIN, SUBSETS = C::GENERAL || ANY_OUTPUTS };
     enum { VALUES_EARLY = C::VALUES_EARLY && !WAITS_FOR_DS };
-    /* with a third warpgroup registers lack: dS goes to shared memory alone, and dV is made by PART queries */
+    /* SHARES_DS: registers lack, and dS goes to shared memory alone; with a third warpgroup dV is made by PART queries,
+     * too */
     enum { THIRD = DROPS, SHARES_DS = THIRD || BIAS_MORE || ANY_OUTPUTS, PART = sm90_dropout<BM>::PART };
     enum {
         STATISTICS = FEATURE != SM90_SOFTCAP && !BIAS && !(DROPS && ALIBI)

@@ -314,7 +314,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         DEV_UNROLL_FOR (int half = 0; half <= LAST; ++half) do_half(half);
     auto dk_beside = [&](auto put_next_rows) {
         const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
-        if constexpr (DRAWS) {
+        if constexpr (DRAWS) { /* 6, 13, and 14 below: no map has more parts beside these products */
             auto both = cdna_behind_fragment([&](int j) {
                 put_next_rows.step(j);
                 drawing::template beside<((C::WIDTH < 128 ? 6 : 13) + P - 1) / P>(w.calls, w.feature, block,

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: MIT
 """What ptxas made of Hopper's own main loop, against what it is meant to be; nothing runs, no GPU is needed.
 
-For every row of the table with a loop of Hopper's own, both types, deterministic or not, there is a kernel without
-features of single pairs, for loop `sm90` also one for f32 outputs, one GENERAL and one for each of them, and for both modes one for
-dropout with ALiBi, one with a bias, one with f32 outputs and one for an f32 bias and a gradient of every pair, for wide heads one for
-f32 outputs, one for ALiBi and softcap, one for dropout, one for it with f32 outputs, one for a bias and one for masks, for both modes, and no other. Its matrix
-instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no wait
-that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, in a step no more
-than it says. Rows with loop `sm90_short` have a kernel a type; of these and of the loop for few rows matrix instructions and
-exponentials are counted. The kernels before and behind loop `sm90`, one each a type, load whole vectors, all of them ahead of the
-first store of a result, and fit a multiprocessor four times. A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes
-one by one end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
+For every row of the table with a loop of Hopper's own and both types there are the kernels of MODES, MODES_WIDE for
+wide heads, and no other. Its matrix instructions are those of its steps, no more; a step has its exponentials between
+the wait for S and its last wait, while products run; no wait that the source does not have; dQ is added in vectors;
+nothing is spilled but what gate.txt lists, in a step no more than it says. Rows with loop `sm90_short` have a kernel a
+type; of these and of the loop for few rows matrix instructions and exponentials are counted. The kernels before and
+behind loop `sm90`, one each a type, load whole vectors, all of them ahead of the first store of a result, and fit a
+multiprocessor four times. A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas
+takes one by one end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
 
     python3 check_gate.py IMAGE TABLE CUOBJDUMP"""
 import fnmatch
@@ -24,8 +22,8 @@ MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_o
          "alibi_outputs", "softcap", "softcap_ordered", "softcap_outputs", "dropout", "dropout_outputs", "dropout_alibi",
          "dropout_bias", "bias", "bias_outputs", "bias_more", "masks", "masks_ordered", "masks_outputs")
 MODES_WIDE = ("plain", "ordered", "features", "outputs", "dropout", "dropout_outputs", "bias", "masks")  # from dropout on: less than 128 keys
-ASKS_EXACT = ("_dropout_outputs", "_alibi_outputs", "_softcap_outputs", "_bias_outputs", "_masks_outputs", "_bias_more")  # no step of their own
-# where all terms may be subnormal
+# no step of their own where all terms may be subnormal
+ASKS_EXACT = ("_dropout_outputs", "_alibi_outputs", "_softcap_outputs", "_bias_outputs", "_masks_outputs", "_bias_more")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
 # Wide heads: dV; dQ, in two halves where it has no place; rows that are cleared; S; dK; dP.
 # Work tiles of 128 keys: dQ; rows that are cleared; S; dK; dP in two halves
