@@ -117,8 +117,8 @@ static int has_f32_keys(const stw_attn_params *p) {
 }
 
 /* Kernels of narrow heads by their features. `mode`: the last word of the name; `ordered`: that of deterministic mode,
- * the same where one kernel serves both. f32: of kernels that drain f32 sums of whole work tiles; with a feature they
- * make any of dQ, dK and dV, without one all three. NULL: there is none. */
+ * the same where one kernel serves both. `f32_mode` and `f32_ordered`: the same of the kernel that drains f32 sums of
+ * whole work tiles, or NULL. It makes dQ, dK and dV, with a feature any of them. */
 typedef struct kernel_mode {
     uint32_t features;
     const char *mode, *ordered, *f32_mode, *f32_ordered;

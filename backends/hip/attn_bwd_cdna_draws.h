@@ -262,7 +262,8 @@ template <class C> struct attn_cdna_decisions<STW_DROPOUT_PHILOX, C, CDNA_DROPOU
     }
     DEV_METHOD float kept(float x, int i, int r) const {
         float z;
-        /* x may be a power that the instruction before made: gfx942 wants one wait state. Others have more between. */
+        /* gfx942 wants a wait state behind a power. At other head dims clang 19 puts an instruction there
+         * (emu_image_gfx942). */
         if constexpr (C::HD == 32)
             asm("s_nop 0\n\tv_cndmask_b32_e64 %0, 0, %1, %2" : "=v"(z) : "v"(x), "s"(tiles[i].keeps[r]));
         else asm("v_cndmask_b32_e64 %0, 0, %1, %2" : "=v"(z) : "v"(x), "s"(tiles[i].keeps[r]));
