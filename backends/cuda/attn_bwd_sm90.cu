@@ -67,7 +67,8 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     KERNEL(id, type, T, hd, bias_more, SM90_ORDER_ASKED, PLAIN, SM90_BIAS_MORE)                                        \
     KERNEL(id, type, T, hd, masks, false, PLAIN, SM90_MASKS)                                                           \
     KERNEL(id, type, T, hd, masks_ordered, true, PLAIN, SM90_MASKS)                                                    \
-    KERNEL(id, type, T, hd, masks_outputs, SM90_ORDER_ASKED, F32, SM90_MASKS)
+    KERNEL(id, type, T, hd, masks_outputs, SM90_ORDER_ASKED, F32, SM90_MASKS)                                          \
+    KERNEL(id, type, T, hd, all, SM90_ORDER_ASKED, F32, SM90_ALL)
 /* Registers for four CTAs a multiprocessor: bytes under way are what these kernels need. */
 #define ROWS(type, T, hd)                                                                                              \
     DEV_KERNEL_BLOCKS(ATTN_ROW_THREADS, 4)                                                                             \

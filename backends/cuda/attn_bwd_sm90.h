@@ -61,6 +61,8 @@
  * which one lane finds two steps ahead and all threads read when the rows have arrived; pairs are tested only in those
  * blocks where some are hidden. In deterministic mode the semaphore holds the key block that adds next.
  *
+ * All of these (SM90_ALL, attn_bwd_sm90_all.h): a kernel that asks for each, with f32 and few outputs, too.
+ *
  * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps they
  * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
  * only what it has written. With STW_FEAT_ROUNDED_SUMS 16-bit outputs follow, and sums stay in registers. With a
@@ -81,6 +83,7 @@
 #ifndef STW_CUDA_ATTN_BWD_SM90_H
 #define STW_CUDA_ATTN_BWD_SM90_H
 
+#include "attn_bwd_sm90_all.h"
 #include "attn_bwd_sm90_dropout.h"
 #include "attn_bwd_sm90_epilogue.h"
 #include "attn_bwd_sm90_features.h"
@@ -109,6 +112,9 @@ template <class C> struct sm90_way<C, SM90_MASKS> {
     typedef sm90_visible_loads<C> loads;
     typedef sm90_visible_state masking;
 };
+template <class C> struct sm90_way<C, SM90_ALL> : sm90_way<C, SM90_MASKS> {
+    typedef sm90_visible_loads<C, false> loads;
+};
 
 /* Deterministic mode, one lane: waits until the semaphore of query block `at` says that the key block before this one
  * has added. With wrong cu_seqlens there may be no order: status_out tells. */
@@ -125,8 +131,8 @@ DEV_FN void sm90_acquire_dq_turn(const stw_attn_launch &l, uint32_t at, int bloc
 /* The mbarriers, and what the first work tile is, if there is one. */
 template <class C, int ORDERED, int FEATURE>
 DEV_FN void sm90_take_first_tile(const sm90_barriers<C> &barriers,
-                                 const sm90_scheduler<ORDERED, FEATURE == SM90_MASKS> &scheduler, attn_work_tile &tile,
-                                 int wave) {
+                                 const sm90_scheduler<ORDERED, sm90_knows<FEATURE>::MASKS> &scheduler,
+                                 attn_work_tile &tile, int wave) {
     dev_await_previous();
     if (wave == 0 && sm90_elect()) {
         DEV_UNROLL_FOR (int i = 0; i < barriers.COUNT; ++i) barriers.all(i).init(1);
@@ -167,6 +173,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
      * tile's first step are awaited */
     typedef sm90_knows<FEATURE> knows;
     enum { DROPS = knows::DROPOUT, ALIBI = knows::ALIBI, BIAS = knows::BIAS, BIAS_MORE = knows::BIAS_MORE };
+    enum { ALL = knows::ALL, MASKS = knows::MASKS };
     enum { WAITS_FOR_DS = BIAS || DROPS };
     /* ANY_OUTPUTS: a feature with f32 or few outputs. SUBSETS: dQ, dK and dV are made where they are wanted */
     enum { ANY_OUTPUTS = C::DRAINS && FEATURE != SM90_PLAIN, SUBSETS = C::GENERAL || ANY_OUTPUTS };
@@ -175,7 +182,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
      * too */
     enum { THIRD = DROPS, SHARES_DS = THIRD || BIAS_MORE || ANY_OUTPUTS, PART = sm90_dropout<BM>::PART };
     enum {
-        STATISTICS = FEATURE != SM90_SOFTCAP && !BIAS && !(DROPS && ALIBI)
+        STATISTICS = FEATURE != SM90_SOFTCAP && !BIAS && !(DROPS && ALIBI) && !ALL
     }; /* LSE's are read ahead of exponentials */
     /* no step of their own for exact additions: half of the code */
     enum { ASKS_EXACT = SUBNORMAL && (BIAS_MORE || ANY_OUTPUTS) };
@@ -184,7 +191,6 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
     const uint32_t base = sm90_shared_address(smem);
     const sm90_barriers<C> barriers = {base + C::AT_BARRIERS};
-    enum { MASKS = FEATURE == SM90_MASKS };
     typedef sm90_way<C, FEATURE> way;
     typedef typename way::iterator block_iterator;
     const typename way::loads load = {l, maps, base};
@@ -200,7 +206,16 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     if constexpr (DROPS) {
         if (dev_uniform(wave) >= C::WARPS) {
             sm90_give_registers<SM90_DROPOUT_REST>();
-            sm90_decide<C, BIAS>(l, tiles, base, barriers.tile());
+            if constexpr (ALL) {
+                if (!(p.features & STW_FEAT_DROPOUT)) return;
+                int ahead = 0, parity = 0; /* the next step's stage */
+                sm90_decide<C, false, block_iterator>(l, tiles, base, barriers.tile(), [&](block_iterator &it) {
+                    barriers.q(ahead).wait(parity);
+                    it.enter(base + C::AT_MASKING + 4 * ahead, l);
+                    parity ^= ahead == C::STAGES - 1;
+                    ahead = ahead == C::STAGES - 1 ? 0 : ahead + 1;
+                });
+            } else sm90_decide<C, BIAS, block_iterator>(l, tiles, base, barriers.tile(), [](block_iterator &) {});
             return;
         }
         sm90_take_registers<SM90_DROPOUT_REGISTERS>();
@@ -275,10 +290,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
 
     int turn = 0, stage = 0, phase = 0; /* work tiles before this; the step's stage, its mbarriers' parity */
     uint32_t special;
-    /* P = 0 for pairs that a mask hides and for rows with an infinite LSE, whatever came out for them. Rare: what is
+    /* P = 0 (softcap, ALL: a mark) for pairs that a mask hides and for rows with an infinite LSE, whatever came out for them. Rare: what is
      * derived from the lane is not kept over the loop. */
     auto mask_scores = [&](const block_iterator &it, int stage) {
         const int here = sm90_lane_anew(), row = 16 * wave + here / 4, i0 = it.block * BM + here % 4 * 2;
+        const float hidden = FEATURE == SM90_SOFTCAP ? SM90_CAP_HIDDEN : ALL ? -dev_infinity() : 0.0f;
         if (special & SM90_MASKED) {
             if constexpr (MASKS) {
                 dev_copy_wait();
@@ -288,13 +304,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
             a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
             if (it.is_idle(tiles[turn & 1], l)) a.y = b.y = -1;
-            sm90_mask_hidden(s, a, b, FEATURE == SM90_SOFTCAP ? SM90_CAP_HIDDEN : 0.0f);
+            sm90_mask_hidden(s, a, b, hidden);
             if constexpr (MASKS)
-                if (special & SM90_BETWEEN) sm90_mask_between(s, l, tiles[turn & 1], row, i0, 0.0f);
+                if (special & SM90_BETWEEN) sm90_mask_between(s, l, tiles[turn & 1], row, i0, hidden);
         }
         if (special & SM90_DEAD_ROWS) {
             const float *lse = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + here % 4 * 2;
-            sm90_mask_dead_rows<BIAS>(s, lse, FEATURE == SM90_SOFTCAP ? SM90_CAP_HIDDEN : 0.0f);
+            sm90_mask_dead_rows<(BIAS || ALL)>(s, lse, hidden);
         }
     };
     uint32_t flip = 0; /* which place of dS */
@@ -358,13 +374,25 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     sm90_mma_wait<0>(s);
     float2 lse[PIECES];
     sm90_dropout<BM> dropped;
+    if constexpr (ALL) dropped = {};
     sm90_alibi alibi;
     /* What features need of the next scores: ahead of products, which is rare, and while they run. */
     typedef sm90_bias<C, !BIAS_MORE> bias_of_type;
     const bool f32_bias = BIAS_MORE && p.bias_dtype == STW_F32;
     [[maybe_unused]] bool reads_bias = false; /* f32: of the next scores */
+    [[maybe_unused]] const sm90_all<C> all = {l, maps};
+    [[maybe_unused]] const bool drops = DROPS && (!ALL || (p.features & STW_FEAT_DROPOUT));
     auto features_ahead = [&](bool live) {
-        if constexpr (BIAS) {
+        if constexpr (ALL) {
+            if (drops && live) { /* what the bias goes over */
+                decided.full().wait(flip ^ 1);
+                dropped.load(ds_to + (flip ^ 1) * C::DS_BYTES);
+                __syncwarp();
+            }
+            if (all.has_tiled_bias() && !bias_of_type::fits(l))
+                bias_of_type::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
+                                   C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+        } else if constexpr (BIAS) {
             if (!f32_bias && !bias_of_type::fits(l))
                 bias_of_type::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
                                    C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
@@ -372,7 +400,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     };
     auto features = [&](bool live) {
         const sm90_place at = {16 * wave, lane};
-        if constexpr (BIAS) { /* into the place of dS(j - 1), whose products have ended */
+        if constexpr (ALL) {
+            if (all.has_f32_bias())
+                sm90_bias_pairs<C>::prefetch(l, tiles[turn & 1], it, live && it.left > it.idle, sm90_thread_anew());
+            else if (all.has_bias() && bias_of_type::fits(l))
+                bias_of_type::fetch(l, tiles[turn & 1], it, live && it.left > it.idle,
+                                    base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+        } else if constexpr (BIAS) { /* into the place of dS(j - 1), whose products have ended */
             if (f32_bias) {
                 reads_bias = live && it.left > it.idle;
                 sm90_bias_pairs<C>::prefetch(l, tiles[turn & 1], it, reads_bias, sm90_thread_anew());
@@ -388,7 +422,9 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) lse[i].x -= maps.log_kept, lse[i].y -= maps.log_kept;
         }
         if constexpr (FEATURE == SM90_SOFTCAP) sm90_tanh(s, maps.factor);
-        else if constexpr (ALIBI && DROPS) {
+        else if constexpr (ALL) {
+            if (all.is_capped()) sm90_tanh(s, maps.factor);
+        } else if constexpr (ALIBI && DROPS) {
             const float *first = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
             sm90_exponentials_alibi_dropped(s, first, maps.factor, maps.log_kept, alibi);
         } else if constexpr (ALIBI)
@@ -397,7 +433,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             const uint32_t from = ds_to + (flip ^ 1) * C::DS_BYTES;
             const float *first = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
             if (f32_bias) {
-                sm90_bias_pairs<C>::of(p.bias, tiles[turn & 1], it, reads_bias, wave, sm90_lane_anew())
+                sm90_bias_pairs<C>::of(l, tiles[turn & 1], it, reads_bias, wave, sm90_lane_anew())
                     .add(s, p.bias, first, maps.factor);
             } else {
                 bias_of_type::arrive(l, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
@@ -411,9 +447,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             }
         } else sm90_exponentials(s, lse, maps.factor);
     };
+    if constexpr (ALL) flip = 1; /* the step is the next one */
     features_ahead(true);
     features(true);
-    if constexpr (DROPS && !BIAS) {
+    if constexpr (ALL) flip = 0;
+    if constexpr (DROPS && !BIAS && !ALL) {
         decided.full().wait(0);
         dropped.load(ds_to);
     }
@@ -436,6 +474,17 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     /* One step. LAST of its work tile: S(j+1) is the next one's, if there is one. EXACT: terms of dQ may all be
      * subnormal. Says whether there is a next step. */
     auto step = [&](auto is_last, auto is_exact) {
+        /* ALL: P of a part */
+        [[maybe_unused]] auto make = [&](auto part) {
+            enum { FIRST = 2 * decltype(part)::part };
+            const float *const lse =
+                (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
+            DEV_UNROLL_FOR (int i = FIRST; i < FIRST + 2; ++i) {
+                float bias[sm90_all<C>::TOGETHER];
+                all.bias_of(bias, i, tiles[turn & 1], it, ds_to + flip * C::DS_BYTES, wave);
+                all.make(p16, s, i, bias, lse, alibi, dropped);
+            }
+        };
         enum { LAST = decltype(is_last)::yes, EXACT = decltype(is_exact)::yes };
         const bool exact = EXACT || (ASKS_EXACT && (special & SM90_EXACT_DQ));
         const int stage_next = stage == C::STAGES - 1 ? 0 : stage + 1;
@@ -469,6 +518,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             mma_AB_rows<0, BM / 2>(dv, p16, dout);
             if (masked) sm90_capped_exponentials<T, true, PIECES / 2, PIECES>(p16, s, lse, maps.cap);
             else sm90_capped_exponentials<T, false, PIECES / 2, PIECES>(p16, s, lse, maps.cap);
+        } else if constexpr (ALL) {
+            alibi = all.alibi(tiles[turn & 1], it, {16 * wave, lane});
+            if (all.has_tiled_bias())
+                bias_of_type::arrive(l, base + C::AT_DS + flip * C::DS_BYTES, wave, sm90_lane_anew());
+            make(sm90_part<0>());
         } else if constexpr (DROPS) {
             dropped.template pack<T, 0>(p16, s);
         } else {
@@ -500,16 +554,18 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if (!THIRD) sm90_statistics<C>(delta, smem, stage, DELTA, lane, C::DELTA_AHEAD, PIECES);
         [[maybe_unused]] const bool masked = (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0;
         if constexpr (DROPS) {
+            enum { SIGNED = BIAS || ALL };
             const float *const from =
                 (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + BM + lane % 4 * 2;
             const uint32_t to = ds_to + flip * C::DS_BYTES;
-            dropped.template gradients<T, 0, BIAS>(to, dp, s, from, maps.kept, !BIAS && masked);
+            dropped.template gradients<T, 0, SIGNED>(to, dp, s, from, maps.kept, !SIGNED && masked);
             dropped.each_part([&](auto part) {
                 enum { AT = decltype(part)::part };
-                dropped.template pack<T, AT>(p16, s);
+                if constexpr (ALL) make(part);
+                else dropped.template pack<T, AT>(p16, s);
                 sm90_mma_fence();
                 mma_AB_rows<AT * PART, AT * PART + PART>(dv, p16, dout);
-                dropped.template gradients<T, AT, BIAS>(to, dp, s, from, maps.kept, !BIAS && masked);
+                dropped.template gradients<T, AT, SIGNED>(to, dp, s, from, maps.kept, !SIGNED && masked);
             });
         } else if constexpr (BIAS_MORE) {
             sm90_select_gradients(dp, s, delta);
@@ -527,7 +583,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_fence_async_shared();
         sm90_cta_sync();
         if (DROPS && !BIAS && wave == KEEPER && sm90_elect()) decided.empty().arrive();
-        if constexpr (BIAS_MORE)
+        if constexpr (BIAS_MORE || ALL)
             if (l.bias_direct && it.left > it.idle)
                 sm90_bias_pairs<C>::store_tile(l, tile, it, base + C::AT_DS + flip * C::DS_BYTES, wave,
                                                sm90_lane_anew());
@@ -603,7 +659,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if (special & (SM90_MASKED | SM90_DEAD_ROWS))
             mask_scores(it, stage_next); /* and ptxas may not let the exponentials sink behind this use of them */
         if (follows) barriers.dout(stage_next).wait(phase_next);
-        if constexpr (DROPS) {
+        if constexpr (DROPS && !ALL) {
             if (follows) decided.full().wait(flip ^ 1);
             dropped.load(ds_to + (flip ^ 1) * C::DS_BYTES);
         }
@@ -618,11 +674,18 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     /* F32 sums so far to memory. All products have ended; the place of the next step's dS is free. */
     const bool drains_dk = p.dk_dtype == STW_F32 && (!SUBSETS || (p.outputs & STW_OUT_DK)),
                drains_dv = p.dv_dtype == STW_F32 && (!SUBSETS || (p.outputs & STW_OUT_DV));
+    /* Where rows of dK and dV go on their way: the place of the next step's dS, when this warpgroup's warps have read
+     * what was there. ALL: a bias waits in that one, and all warps must have multiplied what is in the other. */
+    auto rows_place = [&]() { return ALL ? flip ^ 1 : flip; };
+    auto await_rows_place = [&]() {
+        if (ALL) sm90_cta_sync();
+        else if (WAITS_FOR_DS) sm90_warpgroup_sync(group);
+    };
     auto drain = [&]() {
         const attn_work_tile &tile = tiles[turn & 1];
-        char *const mine = smem + C::AT_DS + flip * C::DS_BYTES + group * BM * 128 + warp * 2048;
+        char *const mine = smem + C::AT_DS + rows_place() * C::DS_BYTES + group * BM * 128 + warp * 2048;
         const bool later = drained(tile, it.left);
-        if (WAITS_FOR_DS) sm90_warpgroup_sync(group); /* its warps have read what was there */
+        await_rows_place();
         sm90_pin(dv);
         sm90_pin(dk);
         if (drains_dv) sm90_store_sums<C>(tile, dv, l, STW_OUT_DV, later, mine, wave, sm90_lane_anew());
@@ -668,12 +731,12 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             if (wave == KEEPER) release_dq_semaphore(tile);
             due = SM90_NOTHING_DUE;
         }
-        if (WAITS_FOR_DS && !ordered) sm90_warpgroup_sync(group); /* its warps have read what was there */
+        if (!ordered) await_rows_place();
         if (!VALUES_EARLY) {
             sm90_pin(dv);
-            store(tile, dv, p.dv, STW_VECTOR_DV, p.head_dim_v, 1.0f, flip);
+            store(tile, dv, p.dv, STW_VECTOR_DV, p.head_dim_v, 1.0f, rows_place());
         }
-        store(tile, dk, p.dk, STW_VECTOR_DK, p.head_dim_qk, p.scale, flip);
+        store(tile, dk, p.dk, STW_VECTOR_DK, p.head_dim_qk, p.scale, rows_place());
         sm90_warpgroup_sync(group); /* the warpgroup's next dS goes where its warps had their rows */
         if (!follows) {
             if constexpr (MASKS) dev_copy_wait(); /* nobody wants them */

@@ -36,18 +36,19 @@ template <class C> DEV_FN uint32_t sm90_place_of_lane(int wave, int lane) {
                       (((wave % 4 * 2 + lane / 8 % 2) ^ (lane % 8)) * 16));
 }
 
+/* The number of a part of the block, as a type. */
+template <int N> struct sm90_part {
+    enum { part = N };
+};
 /* Which of a thread's values are dropped, 32 in a word. Value 4 i + k is bit i of byte k: of two values that are packed
  * the bits are those of two neighbouring bytes. */
 template <int BM> struct sm90_dropout {
     enum { WORDS = BM / 64, PART = 32 }; /* queries of a part: 16 values */
     uint32_t word[WORDS];
 
-    template <int N> struct number {
-        enum { part = N };
-    };
     /* Parts of the block behind the first, one after the other. */
     template <int N = 1, class F> DEV_METHOD void each_part(F &&f) {
-        f(number<N>());
+        f(sm90_part<N>());
         if constexpr (N + 1 < BM / PART) each_part<N + 1>(f);
     }
 
@@ -282,9 +283,11 @@ template <class C> struct sm90_decisions {
     }
 };
 
-/* The third warpgroup: the same work tiles and steps as the others. BEHIND_BIAS: the bias of the step has been read. */
-template <class C, bool BEHIND_BIAS>
-DEV_FN void sm90_decide(const stw_attn_launch &l, const attn_work_tile *tiles, uint32_t base, sm90_mbarrier arrived) {
+/* The third warpgroup: the same work tiles and steps as the others. BEHIND_BIAS: the bias of the step has been read.
+ * `enter`: waits until it is known what the next step is, where work tiles alone do not tell. */
+template <class C, bool BEHIND_BIAS, class Iterator, class Enter>
+DEV_FN void sm90_decide(const stw_attn_launch &l, attn_work_tile *tiles, uint32_t base, sm90_mbarrier arrived,
+                        Enter &&enter) {
     typedef sm90_decisions<C> decisions;
     const stw_attn_params &p = l.p;
     const sm90_dropout_barriers<C> barriers = {base};
@@ -295,15 +298,16 @@ DEV_FN void sm90_decide(const stw_attn_launch &l, const attn_work_tile *tiles, u
     const uint64_t key = p.dropout_map == STW_DROPOUT_PHILOX ? seed ^ (offset & UINT64_C(0xFFFFFFFF00000000)) : seed;
     uint32_t flip = 0; /* which place of dS, and the mbarriers' parity */
     DEV_ROLLED_FOR (int turn = 0;; ++turn) {
-        const attn_work_tile &tile = tiles[turn & 1];
+        attn_work_tile &tile = tiles[turn & 1];
         arrived.wait(turn & 1);
         if (!dev_uniform(tile.live)) return;
         const bool fits = sm90_dropout_fits(p, tile, offset);
-        sm90_block_iterator it = sm90_block_iterator::begin(tile, l);
+        Iterator it = Iterator::begin(tile, l);
         DEV_ROLLED for (;;) {
+            enter(it);
             decisions of;
             of.key = key;
-            of.make(p, offset, tile, it.head, it.block, 16 * wave, fits, sm90_lane_anew());
+            of.make(p, offset, tile, it.query_head(tile, l), it.block, 16 * wave, fits, sm90_lane_anew());
             DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
                 DEV_UNROLL_FOR (int w = 0; w < decisions::WORDS; ++w)
                     of.word[half][w] = decisions::by_bytes(of.word[half][w]);

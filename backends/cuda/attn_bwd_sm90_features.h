@@ -18,11 +18,14 @@ enum {
     SM90_MASKS,
     SM90_DROPOUT_ALIBI,
     SM90_DROPOUT_BIAS,
-    SM90_BIAS_MORE
+    SM90_BIAS_MORE,
+    SM90_ALL /* all of these, asked of the call: attn_bwd_sm90_all.h */
 };
 template <int FEATURE> struct sm90_knows {
     enum {
-        DROPOUT = FEATURE == SM90_DROPOUT || FEATURE == SM90_DROPOUT_ALIBI || FEATURE == SM90_DROPOUT_BIAS,
+        ALL = FEATURE == SM90_ALL,
+        DROPOUT = FEATURE == SM90_DROPOUT || FEATURE == SM90_DROPOUT_ALIBI || FEATURE == SM90_DROPOUT_BIAS || ALL,
+        MASKS = FEATURE == SM90_MASKS || ALL,
         ALIBI = FEATURE == SM90_ALIBI || FEATURE == SM90_DROPOUT_ALIBI,
         BIAS_MORE = FEATURE == SM90_BIAS_MORE, /* also of f32, and a gradient of every pair */
         BIAS = FEATURE == SM90_BIAS || FEATURE == SM90_DROPOUT_BIAS || BIAS_MORE
@@ -152,8 +155,9 @@ template <class C, bool BYTES = true> struct sm90_bias {
         int rows, keys, size; /* of its first vector on: rows and keys in use; bytes of an element */
         int row, half;
     };
-    DEV_FN part part_of(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
-                        int wave, int lane) {
+    template <class Iterator>
+    DEV_FN part part_of(const stw_attn_launch &l, const attn_work_tile &tile, const Iterator &it, bool live, int wave,
+                        int lane) {
         const stw_bias_param &t = l.p.bias;
         const bool bytes = BYTES && l.p.bias_dtype == STW_U8;
         part x;
@@ -162,8 +166,8 @@ template <class C, bool BYTES = true> struct sm90_bias {
         const int row = it.block * C::BM + x.row, key = (int)tile.j0 + 16 * wave + 8 * x.half;
         x.rows = live ? (int)tile.seq.q.used - row : 0;
         x.keys = max(min((int)tile.seq.kv.used - key, bytes ? 16 : 8), 0);
-        x.from =
-            (const char *)t.data + ((int)tile.b * t.batch + it.head * t.head + row * t.query + key * t.key) * x.size;
+        x.from = (const char *)t.data +
+                 ((int)tile.b * t.batch + it.query_head(tile, l) * t.head + row * t.query + key * t.key) * x.size;
         return x;
     }
     /* Rows of the bias are whole vectors. */
@@ -175,7 +179,8 @@ template <class C, bool BYTES = true> struct sm90_bias {
     }
     /* Asynchronously, where it fits. Zeros outside the rows and keys in use, and where the work tile or the step is
      * none (`live`): nothing is read there. */
-    DEV_FN void fetch(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+    template <class Iterator>
+    DEV_FN void fetch(const stw_attn_launch &l, const attn_work_tile &tile, const Iterator &it, bool live,
                       uint32_t place, int wave, int lane) {
         const part x = part_of(l, tile, it, live, wave, lane);
         const int64_t next = 16 * l.p.bias.query * x.size;
@@ -185,8 +190,9 @@ template <class C, bool BYTES = true> struct sm90_bias {
             sm90_copy_bytes(to + i * NEXT, x.from + i * next, i * 16 < x.rows ? x.keys * x.size : 0);
     }
     /* At once, element by element. */
-    DEV_FN void load(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
-                     char *smem, uint32_t place, int wave, int lane) {
+    template <class Iterator>
+    DEV_FN void load(const stw_attn_launch &l, const attn_work_tile &tile, const Iterator &it, bool live, char *smem,
+                     uint32_t place, int wave, int lane) {
         part x = part_of(l, tile, it, live, wave, lane);
         const bool bytes = BYTES && x.size == 1;
         char *one =
@@ -260,11 +266,14 @@ template <class C> struct sm90_bias_pairs {
     int next, rows;
 
     /* Of f32. `live`: the step is one. Else nothing is in use. */
-    DEV_FN sm90_bias_pairs of(const stw_bias_param &t, const attn_work_tile &tile, const sm90_block_iterator &it,
-                              bool live, int wave, int lane) {
+    template <class Iterator>
+    DEV_FN sm90_bias_pairs of(const stw_attn_launch &l, const attn_work_tile &tile, const Iterator &it, bool live,
+                              int wave, int lane) {
+        const stw_bias_param &t = l.p.bias;
         const int row = it.block * C::BM + lane % 4 * 2, col = (int)tile.j0 + 16 * wave + lane / 4; /* 30 bits */
         const int used = (int)tile.seq.kv.used, most = max(used - 1, 0);
-        char *const from = (char *)t.data + ((int)tile.b * t.batch + it.head * t.head + row * t.query) * 4;
+        char *const from =
+            (char *)t.data + ((int)tile.b * t.batch + it.query_head(tile, l) * t.head + row * t.query) * 4;
         const int rows = live ? (int)tile.seq.q.used - row : 0;
         return {from + min(col, most) * t.key * 4, from + min(col + 8, most) * t.key * 4, (int)t.query * 4, rows};
     }
@@ -273,7 +282,8 @@ template <class C> struct sm90_bias_pairs {
     DEV_METHOD char *at(int e, int row) const { return (e & 2 ? second : first) + (int64_t)next * row; }
 
     /* Asks L2 for the rows of a step: a thread for 32 keys of one. */
-    DEV_FN void prefetch(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+    template <class Iterator>
+    DEV_FN void prefetch(const stw_attn_launch &l, const attn_work_tile &tile, const Iterator &it, bool live,
                          int thread) {
         const stw_bias_param &t = l.p.bias;
         const int col = (int)tile.j0 + thread % 4 * 32;
@@ -281,19 +291,26 @@ template <class C> struct sm90_bias_pairs {
             const int row = it.block * C::BM + i + thread / 4;
             if (live && row < (int)tile.seq.q.used && col < (int)tile.seq.kv.used)
                 sm90_prefetch((const float *)t.data +
-                              ((int)tile.b * t.batch + it.head * t.head + row * t.query + col * t.key));
+                              ((int)tile.b * t.batch + it.query_head(tile, l) * t.head + row * t.query + col * t.key));
         }
     }
-    /* S -> S c + (bias - LSE) log2(e) in place. `lse`: of this thread's first query. What is not in use reads what is:
-     * its last query, the sequence's last key, of no step the tensor's first number. */
+    /* Which query the others read, of values from `begin` on: what is not in use reads what is, its last query, the
+     * sequence's last key, of no step the tensor's first number. */
+    DEV_METHOD int last_row(const stw_bias_param &t) {
+        if (rows < 1) first = second = (char *)t.data, next = 0;
+        return rows - 1;
+    }
+    template <int COUNT> DEV_METHOD void load(float (&bias)[COUNT], int begin, int last) const {
+        DEV_UNROLL_FOR (int e = 0; e < COUNT; ++e)
+            bias[e] = *(const float *)(const void *)at(e, min(row_of(begin + e), last));
+    }
+    /* S -> S c + (bias - LSE) log2(e) in place. `lse`: of this thread's first query. */
     template <int VALUES>
     DEV_METHOD void add(float (&s)[VALUES], const stw_bias_param &t, const float *lse, const float &factor) {
-        const int last = rows - 1;
-        if (last < 0) first = second = (char *)t.data, next = 0;
+        const int last = last_row(t);
         DEV_UNROLL_FOR (int begin = 0; begin < VALUES; begin += TOGETHER) {
             float bias[TOGETHER];
-            DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e)
-                bias[e] = *(const float *)(const void *)at(e, min(row_of(begin + e), last));
+            load(bias, begin, last);
             DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) {
                 const float2 both = *(const float2 *)(const void *)(lse + (begin + e) / 4 * 8);
                 s[begin + e] = fmaf(s[begin + e], factor, (bias[e] - (e % 2 ? both.y : both.x)) * DEV_LOG2E);
@@ -301,14 +318,16 @@ template <class C> struct sm90_bias_pairs {
         }
     }
     /* This warp's part of dS, in `place`, to dBias of the operands' type: a lane has eight keys of every 16th row. */
-    DEV_FN void store_tile(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it,
-                           uint32_t place, int wave, int lane) {
+    template <class Iterator>
+    DEV_FN void store_tile(const stw_attn_launch &l, const attn_work_tile &tile, const Iterator &it, uint32_t place,
+                           int wave, int lane) {
         const stw_bias_param &t = l.p.dbias;
         const int row = lane / 2, half = lane % 2, col = (int)tile.j0 + 16 * wave + 8 * half;
         const int first = it.block * C::BM + row, keys = (int)tile.seq.kv.used - col;
         const bool vectors =
             t.key == 1 && keys >= 8 && (((t.batch | t.head | t.query) * 2 | (int64_t)(uintptr_t)t.data) & 15) == 0;
-        uint16_t *to = (uint16_t *)t.data + ((int)tile.b * t.batch + it.head * t.head + first * t.query + col * t.key);
+        uint16_t *to = (uint16_t *)t.data +
+                       ((int)tile.b * t.batch + it.query_head(tile, l) * t.head + first * t.query + col * t.key);
         DEV_ROLLED_FOR (int i = 0; i < C::BM; i += 16, to += 16 * t.query) {
             if (first + i >= (int)tile.seq.q.used) break;
             const uint4 x = sm90_load_shared_vector(sm90_bias<C>::vector_at(place, row + i, wave, half));

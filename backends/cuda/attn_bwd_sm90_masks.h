@@ -73,6 +73,9 @@ struct sm90_visible_iterator {
                min((uint32_t)dev_uniform((int)tile.seq.q_block), (uint32_t)l.q_blocks - 1);
     }
     DEV_METHOD bool is_idle(const attn_work_tile &, const stw_attn_launch &) const { return left <= idle; }
+    DEV_METHOD int query_head(const attn_work_tile &tile, const stw_attn_launch &l) const {
+        return dev_uniform(tile.kv_head) * (int)l.p.group + head;
+    }
     DEV_METHOD void next() { --left; }
     /* The next step's rows have arrived. */
     DEV_METHOD void enter(uint32_t at_word, const stw_attn_launch &l) {
@@ -95,8 +98,8 @@ struct sm90_visible_iterator {
     }
 };
 
-/* Tensor loads. */
-template <class C> struct sm90_visible_loads : sm90_loads<C> {
+/* Tensor loads. AHEAD: words are asked for ahead; else dropout's mbarriers are in their place. */
+template <class C, bool AHEAD = true> struct sm90_visible_loads : sm90_loads<C> {
     /* The word behind the work tile's, on its way. */
     DEV_METHOD uint32_t ahead() const { return this->smem + C::AT_AHEAD; }
     DEV_METHOD void ask(uint32_t number) const {
@@ -108,7 +111,8 @@ template <class C> struct sm90_visible_loads : sm90_loads<C> {
         const stw_attn_launch &l = this->l;
         sm90_visible_step step = {sm90_visible_step::TESTS};
         if (!idle)
-            step = sm90_visible_take(u, [&](uint32_t) {
+            step = sm90_visible_take(u, [&]([[maybe_unused]] uint32_t number) {
+                if constexpr (!AHEAD) return dev_load_vector((const sm90_visible_word *)l.visible_words + number);
                 dev_copy_wait();
                 const uint4 word = sm90_load_shared_vector(ahead());
                 ask(word.z);
@@ -126,7 +130,7 @@ template <class C> struct sm90_visible_loads : sm90_loads<C> {
     DEV_METHOD void first_rows(attn_work_tile &tile, int step, int stage) const {
         if (!sm90_elect()) return;
         const int steps = sm90_visible_tile{tile}.steps();
-        if (step == 0) {
+        if (AHEAD && step == 0) {
             dev_copy_wait(); /* of the work tile before, which nobody has wanted */
             if (steps) ask((uint32_t)sm90_visible_tile{tile}.next());
         }
@@ -139,8 +143,8 @@ template <class C> struct sm90_visible_loads : sm90_loads<C> {
 };
 
 /* As the other function of this name. */
-template <class C, int ORDERED>
-DEV_FN void sm90_load_ahead(const sm90_visible_loads<C> &load, const sm90_scheduler<ORDERED, true> &scheduler,
+template <class C, bool AHEAD, int ORDERED>
+DEV_FN void sm90_load_ahead(const sm90_visible_loads<C, AHEAD> &load, const sm90_scheduler<ORDERED, true> &scheduler,
                             attn_work_tile &tile, attn_work_tile &next, const sm90_visible_iterator &it, int turn,
                             int to) {
     if (it.left > 2) {

@@ -36,6 +36,8 @@ struct sm90_block_iterator {
     DEV_METHOD bool is_idle(const attn_work_tile &tile, const stw_attn_launch &l) const {
         return left <= 2 - steps_of(tile, l);
     }
+    /* The query head of the step. */
+    DEV_METHOD int query_head(const attn_work_tile &, const stw_attn_launch &) const { return head; }
     /* Without a branch: the main loop's control depends on it. */
     DEV_METHOD void next() {
         const bool over = block + 1 == end;

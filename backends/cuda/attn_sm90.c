@@ -64,7 +64,6 @@ static uint32_t mask_length(const stw_attn_params *p, uint32_t bm) {
 /* NULL, or why no kernel of work tiles of `bn` keys takes the masks of the problem. Words are counted for the smallest
  * query blocks, 64 rows. */
 static const char *masks_refusal(const stw_attn_params *p, uint32_t bn) {
-    if (p->features & FEATURES & ~MASKS) return "with masks it takes no ALiBi, softcap, dropout and bias";
     if (p->features & STW_FEAT_DETERMINISTIC && stw_blocks_of(p->max_seq_kv, bn) >= STW_SM90_VISIBLE_NONE)
         return "with masks it numbers key blocks in 16 bits in deterministic mode";
     const int64_t blocks = stw_key_blocks_most(p, bn) * mask_heads(p), length = mask_length(p, PANEL);
@@ -78,14 +77,19 @@ static const char *masks_refusal(const stw_attn_params *p, uint32_t bn) {
  * more than the rounding of P. Its factors must not overflow. */
 static const char *features_refusal(const stw_attn_params *p, uint32_t bn) {
     uint32_t f = p->features & FEATURES;
-    if (f & MASKS) return masks_refusal(p, bn);
-    if (f & (f - 1) && f != (STW_FEAT_DROPOUT | STW_FEAT_ALIBI) && f != (STW_FEAT_DROPOUT | STW_FEAT_BIAS))
-        return "it takes one of ALiBi, softcap, dropout and a bias, or dropout with ALiBi or a bias";
-    if (f == STW_FEAT_SOFTCAP && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
+    if (f & MASKS && masks_refusal(p, bn)) return masks_refusal(p, bn);
+    if (f & STW_FEAT_SOFTCAP && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "it takes a softcap from 1/64 to 512";
     if (f & STW_FEAT_DROPOUT && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "it takes no memory-efficient dropout of 1";
     return NULL;
+}
+
+/* NULL, or why a loop whose kernels know one feature each does not take the problem. */
+static const char *pairs_refusal(const stw_attn_params *p) {
+    const uint32_t f = p->features & FEATURES & MASKS ? p->features & FEATURES & ~MASKS : p->features & FEATURES;
+    if (p->features & MASKS && f) return "with masks it takes no ALiBi, softcap, dropout and bias";
+    return f & (f - 1) ? "it takes one of ALiBi, softcap, dropout and a bias" : NULL;
 }
 
 /* Narrow heads: a bias of f32, or a gradient of every pair, which the kernel `bias_more` takes. */
@@ -99,13 +103,14 @@ static int stores_f32_dbias(const stw_attn_params *p) {
     return p->outputs & STW_OUT_DBIAS && p->dbias_dtype == STW_F32 && !stw_attn_bias_is_summed(p);
 }
 #define F32_DBIAS "it makes dBias of 16 bits: its dS is not as good as f32"
-/* NULL, or what it does not. It counts bytes between two queries of f32 in 31 bits. */
+/* NULL, or what narrow heads' kernels do not. They count bytes between two queries of f32 in 31 bits. */
 static const char *bias_refusal(const stw_attn_params *p) {
     const int64_t most = INT32_MAX / 4;
+    if (p->outputs & STW_OUT_DBIAS && p->features & MASKS) return "with masks it makes no dBias";
     if (!wants_bias_more(p)) return NULL;
     if (stores_f32_dbias(p)) return F32_DBIAS;
-    if (p->features & STW_FEAT_DROPOUT)
-        return "with dropout it takes a bias of the inputs' type or bytes and sums dBias alone";
+    if (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p) && p->features & STW_FEAT_SOFTCAP)
+        return "with a softcap it sums dBias alone";
     if ((p->bias_dtype == STW_F32 && p->bias.query > most) || (p->outputs & STW_OUT_DBIAS && p->dbias.query > most))
         return "rows of the bias are more than 2 GiB apart";
     return NULL;
@@ -116,6 +121,8 @@ static int has_f32_keys(const stw_attn_params *p) {
     return (p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype);
 }
 
+static int is_subset(const stw_attn_params *p) { return (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV; }
+
 /* Kernels of narrow heads by their features. `mode`: the last word of the name; `ordered`: that of deterministic mode,
  * the same where one kernel serves both. `f32_mode` and `f32_ordered`: the same of the kernel that drains f32 sums of
  * whole work tiles, or NULL. It makes dQ, dK and dV, with a feature any of them. */
@@ -123,6 +130,9 @@ typedef struct kernel_mode {
     uint32_t features;
     const char *mode, *ordered, *f32_mode, *f32_ordered;
 } kernel_mode;
+
+/* What no other takes: it asks for every feature, and goes by lists of visible blocks. */
+static const kernel_mode mode_all = {FEATURES, "all", "all", "all", "all"};
 
 static const kernel_mode *mode_of_features(const stw_attn_params *p) {
     static const kernel_mode modes[] = {
@@ -135,17 +145,17 @@ static const kernel_mode *mode_of_features(const stw_attn_params *p) {
         {MASKS, "masks", "masks_ordered", "masks_outputs", "masks_outputs"},
         {0, "plain", "ordered", "outputs", "outputs_ordered"}};
     static const kernel_mode bias_more = {STW_FEAT_BIAS, "bias_more", "bias_more", NULL, NULL};
-    const uint32_t given = p->features & FEATURES, f = given & MASKS ? MASKS : given;
-    if (wants_bias_more(p)) return &bias_more;
-    size_t i = 0;
-    while (modes[i].features && modes[i].features != f) ++i;
-    return &modes[i];
+    const uint32_t given = p->features & FEATURES, f = given & MASKS ? given | MASKS : given;
+    const int more = wants_bias_more(p), any_outputs = has_f32_keys(p) || is_subset(p);
+    const kernel_mode *found = more && f == STW_FEAT_BIAS ? &bias_more : &mode_all;
+    for (size_t i = 0; !more && i < sizeof modes / sizeof *modes; ++i)
+        if (modes[i].features == f) found = &modes[i];
+    return any_outputs && !found->f32_mode ? &mode_all : found;
 }
-
-static int is_subset(const stw_attn_params *p) { return (p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV; }
 
 /* A kernel that drains f32 sums takes the problem. */
 static int is_drained(const stw_attn_params *p) {
+    if (mode_of_features(p) == &mode_all) return 1;
     if (!mode_of_features(p)->f32_mode) return 0;
     return p->features & FEATURES ? has_f32_keys(p) || is_subset(p) : has_f32_keys(p) && !is_subset(p);
 }
@@ -185,6 +195,7 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_o
 
 static const char *refusal(const stw_attn_params *p) {
     const char *text = refusal_of(p, KEYS, p->features & FEATURES && !is_drained(p));
+    if (!text && mode_of_features(p) == &mode_all) text = masks_refusal(p, KEYS);
     if (!text) text = bias_refusal(p);
     if (!text && has_f32_keys(p) && !is_drained(p) && !stw_attn_short_sums(p, KEYS, SUM_ROWS).heads)
         return "without dQ, dK or dV its f32 sums would have more than 2048 rows";
@@ -203,8 +214,7 @@ static const char *wide_mode_of(const stw_attn_params *p) {
 }
 /* What they make that narrow heads' kernels do not, they make of head dims that they pad by less than twice. */
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
-    if (p->features & STW_FEAT_DROPOUT && p->features & (STW_FEAT_ALIBI | STW_FEAT_BIAS))
-        return "its kernels of wide heads take dropout alone";
+    if (pairs_refusal(p)) return pairs_refusal(p);
     if (stores_f32_dbias(p)) return F32_DBIAS;
     const uint32_t f = p->features & FEATURES;
     const char *text = refusal_of(p, bn, f && f != STW_FEAT_DROPOUT), *const mode = wide_mode_of(p);
@@ -276,7 +286,6 @@ static int takes_postprocess(const stw_attn_params *p, const stw_attn_choice *ch
 }
 
 static void plan_masks(const stw_variant *tile, const stw_attn_params *p, stw_attn_choice *out) {
-    if (!(p->features & MASKS)) return;
     out->visible_heads = mask_heads(p);
     out->visible_rows = mask_rows(p);
     out->visible_length = mask_length(p, tile->bm);
@@ -288,15 +297,17 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->small_rows = tile->bm;
     out->preprocess = takes_preprocess(p) ? "sm90" : NULL;
     out->postprocess = takes_postprocess(p, out) ? "sm90" : NULL;
-    if (p->features & STW_FEAT_DROPOUT) out->loaders = 128; /* a warpgroup decides what is dropped */
-    plan_masks(tile, p, out);
+    const int all = mode_of_features(p) == &mode_all;
+    if (all || p->features & STW_FEAT_DROPOUT) out->loaders = 128; /* a warpgroup decides what is dropped */
+    if (all) out->vectors &= ~(uint32_t)STW_STATS_NEGATED;
+    if (all || p->features & MASKS) plan_masks(tile, p, out);
 }
 
 /* A warpgroup has the loads: it is not among the warps of the table, which the kernel behind counts. */
 static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t smem, stw_attn_choice *out) {
     plan_of(tile, p, 0, out);
     if (wide_mode_of(p)) out->mode = wide_mode_of(p);
-    plan_masks(tile, p, out);
+    if (p->features & MASKS) plan_masks(tile, p, out);
     out->smem = smem;
     out->loaders = 128;
 }
@@ -363,7 +374,7 @@ static stw_status encode_all(stw_gpu *gpu, const stw_attn_launch *launch, uint32
     const void *some = launch->stats ? (const void *)launch->stats : maps_out; /* nobody reads there */
     maps->factor = p->scale * LOG2E;
     maps->cap = p->softcap * LOG2E;
-    maps->kept = 1.0f / p->dropout_scale;
+    maps->kept = p->features & STW_FEAT_DROPOUT ? 1.0f / p->dropout_scale : 1.0f;
     maps->log_kept = log2f(maps->kept);
     if (p->features & STW_FEAT_SOFTCAP) maps->factor *= 2.0f / p->softcap;
     int error = encode(cuda, &p->q, some, d, q, width, bm, dtype, &maps->q);
