@@ -389,9 +389,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                 dropped.load(ds_to + (flip ^ 1) * C::DS_BYTES);
                 __syncwarp();
             }
-            if (all.has_tiled_bias() && !bias_of_type::fits(l))
+            if (all.has_tiled_bias() && !bias_of_type::fits(l)) {
                 bias_of_type::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
                                    C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+                __syncwarp();
+            }
         } else if constexpr (BIAS) {
             if (!f32_bias && !bias_of_type::fits(l))
                 bias_of_type::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,

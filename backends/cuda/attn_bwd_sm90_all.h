@@ -41,6 +41,7 @@ template <class C> struct sm90_all {
             bias_pairs of = bias_pairs::of(l, tile, it, it.left > it.idle, wave, sm90_lane_anew());
             const int last = of.last_row(l.p.bias);
             of.load(x, i * TOGETHER, last);
+            __syncwarp(); /* lanes whose queries are not in use went another way; products follow */
         } else if (has_bias()) {
             uint32_t w[4];
             sm90_ldmatrix_trans(w, from + i * bias::NEXT);
