@@ -252,16 +252,13 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             if (drops) {
                 sm90_wide_dropped<C>{base}.full(at.place).wait(at.parity);
                 const auto dropped = sm90_wide_dropped_scores<C>::of(smem, at.place);
-                DEV_UNROLL_FOR (int i = 0; i < SCORES; i += 2)
-                    pairs[i / 2] &= ~sm90_signs(dropped.piece(i / 4), i & 2 ? 0xBB99u : 0xAA88u);
+                DEV_UNROLL_FOR (int i = 0; i < SCORES; i += 2) pairs[i / 2] &= ~dropped.pair(i);
             }
             put_scores(C::AT_P, [&](int i) { return pairs[i / 2]; });
         } else if constexpr (C::DROPS) {
             sm90_wide_dropped<C>{base}.full(at.place).wait(at.parity);
             const auto dropped = sm90_wide_dropped_scores<C>::of(smem, at.place);
-            put_scores(C::AT_P, [&](int i) {
-                return dev_pack(T(), s[i], s[i + 1]) & ~sm90_signs(dropped.piece(i / 4), i & 2 ? 0xBB99u : 0xAA88u);
-            });
+            put_scores(C::AT_P, [&](int i) { return dev_pack(T(), s[i], s[i + 1]) & ~dropped.pair(i); });
         } else if (!capped) put_scores(C::AT_P, as_they_are);
         else if constexpr (C::FEATURES) { /* P, and P times the derivative in the place of tanh */
             const float2 lse = statistics(at.place, 0);

@@ -44,6 +44,8 @@ template <class C> struct sm90_wide_dropped_scores {
     }
     /* Of piece i, 8 keys: bit 7 of byte 2 b + a is that of key b of this thread's two and its row a of two. */
     DEV_METHOD uint32_t piece(int i) const { return from[4 * i] << (7 - row); }
+    /* In each half of the word ones if that of two scores is dropped: i and i + 1. */
+    DEV_METHOD uint32_t pair(int i) const { return sm90_signs(piece(i / 4), i & 2 ? 0xBB99u : 0xAA88u); }
 };
 
 /* What a warp decides of a step, by MAP: `turn` and every second piece of work behind it are its own. Positions of a
