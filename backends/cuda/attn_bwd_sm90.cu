@@ -8,7 +8,7 @@
  *                  dropout, a bias, each feature with f32 or few outputs, dropout with ALiBi or a bias, and an f32
  *                  bias or a gradient of every pair. For all rows: the kernels that list what masks leave
  *     sm90_wide,   plain, and its twin; for either mode: ALiBi and softcap, all that is asked of outputs; sm90_wide
- *     sm90_tall    alone: dropout, it with such outputs, a bias, masks in memory
+ *     sm90_tall    alone: dropout, it with such outputs, a bias, masks in memory, all of it at once
  *     sm90_short, few16, few64: one
  *
  * What stands before and behind the main loop of `sm90` with the usual options is here, too; with others, and for all
@@ -104,7 +104,9 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     WIDE_KERNEL(id, type, id##_##type##_dropout, dropout, SM90_ORDER_ASKED)                                            \
     WIDE_KERNEL(id, type, id##_##type##_both, dropout_outputs, SM90_ORDER_ASKED)                                       \
     WIDE_KERNEL(id, type, id##_##type##_bias, bias, SM90_ORDER_ASKED)                                                  \
-    WIDE_KERNEL(id, type, id##_##type##_masks, masks, SM90_ORDER_ASKED)
+    WIDE_KERNEL(id, type, id##_##type##_masks, masks, SM90_ORDER_ASKED)                                                \
+    typedef sm90_wide_config<T, hd, SM90_WIDE_ALL> id##_##type##_all;                                                  \
+    WIDE_KERNEL(id, type, id##_##type##_all, all, SM90_ORDER_ASKED)
 #define TALL(id, type, T)                                                                                              \
     typedef sm90_tall_config<T> id##_##type;                                                                           \
     typedef sm90_tall_config<T, SM90_WIDE_FEATURES> id##_##type##_features;                                            \
@@ -112,8 +114,8 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     WIDE_ALL(id, type)
 #define ROW_sm90_wide(id, hd, bm, bn, kb)                                                                              \
     static_assert(bm == 64 && bn == STW_SM90_WIDE_KEYS(hd) &&                                                          \
-                      STW_SM90_WIDE_SMEM(hd) + STW_SM90_WIDE_DROPPED_BYTES(hd) <= kb * 1024u &&                        \
-                      STW_SM90_WIDE_SMEM(hd) + STW_SM90_WIDE_SEEN_BYTES(hd) <= kb * 1024u,                             \
+                      STW_SM90_WIDE_SMEM(hd) + STW_SM90_WIDE_DROPPED_BYTES(hd) + STW_SM90_WIDE_SEEN_BYTES(hd) <=       \
+                          kb * 1024u,                                                                                  \
                   "bm, bn and smem_kb of " #id);                                                                       \
     WIDE(id, bf16, dev_bf16, hd) WIDE(id, f16, dev_f16, hd)
 #define ROW_sm90_tall(id, hd, bm, bn, kb)                                                                              \

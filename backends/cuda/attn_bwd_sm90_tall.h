@@ -344,6 +344,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
 template <class C, int ORDERED>
 DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem) {
     const bool keeps = !C::DIRECT || SM90_ORDERS_DQ(l); /* a warp has dQ's additions or their order */
+    const bool drops = C::DROPS && (!C::ALL || (l.p.features & STW_FEAT_DROPOUT));
     const int wave = (int)dev_wave();
     const uint32_t base = sm90_shared_address(smem);
     const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
@@ -353,7 +354,7 @@ DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &ma
     tile_masking *const masking = (tile_masking *)(void *)(smem + C::AT_MASKING);
     if (wave == C::WARPS && sm90_elect()) {
         if constexpr (C::DROPS) sm90_wide_dropped<C>{base}.init();
-        barriers.init(C::WARPS + keeps + 2 * C::DROPS);
+        barriers.init(C::WARPS + keeps + 2 * drops);
     }
     dev_await_previous();
     dev_barrier();
@@ -365,7 +366,7 @@ DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &ma
             sm90_wide_load<C, ORDERED>(load, scheduler, tiles, masking);
         }
         if constexpr (C::DROPS)
-            if (dev_uniform(wave) > C::WARPS + 1) sm90_wide_decide<C>(l, barriers, smem, tiles);
+            if (drops && dev_uniform(wave) > C::WARPS + 1) sm90_wide_decide<C>(l, barriers, smem, tiles);
         if (wave == C::WARPS + 1) {
             if constexpr (!C::DIRECT) sm90_wide_reduce<C, ORDERED>(l, barriers, smem, tiles);
             else if constexpr (ORDERED) {

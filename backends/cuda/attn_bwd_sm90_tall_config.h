@@ -12,6 +12,7 @@ template <class T_, int KIND = SM90_WIDE_PLAIN> struct sm90_tall_config {
     typedef T_ T;
     enum {
         FEATURES = KIND == SM90_WIDE_FEATURES,
+        ALL = false,
         OUTPUTS = KIND == SM90_WIDE_OUTPUTS,
         DROPS = false,
         MASKS = false,

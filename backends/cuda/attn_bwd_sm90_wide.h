@@ -23,14 +23,16 @@
  * With four panels there is no room for that place: dQ is added from registers, in two halves, each while a half of dK
  * runs.
  *
- * Six more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
+ * Seven more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
  * of 2, or a softcap, by which 2 ends with tanh; 3 makes P of it, and leaves P (1 - tanh^2) in its registers.
  * C::OUTPUTS: gradients that nobody wants go nowhere, and f32 dK and dV leave every 2048 query rows, since the matrix
  * unit truncates its sums: between two steps, added to what this work tile has in memory already. C::DROPS
  * (attn_bwd_sm90_wide_dropout.h): two more warps decide what is dropped, which 3 reads; P is P / (1 - p), delta is
  * multiplied by 1 - p. C::DROPS and C::OUTPUTS also in one. C::BIASED (attn_bwd_sm90_wide_bias.h): the bias of S(j+1)
  * is asked for in 2; LSE and delta are not negated; dS(j+1) leaves behind 3 where every pair has a gradient. C::MASKS
- * (attn_bwd_sm90_wide_masks.h): steps are the query blocks that hold a visible pair. */
+ * (attn_bwd_sm90_wide_masks.h): steps are the query blocks that hold a visible pair. C::ALL
+ * (attn_bwd_sm90_wide_terms.h): all of this, which the call's features tell apart; what is added to the scores is made
+ * while S is, 2 ends with P in 16 bits and P (1 - tanh^2); statistics are those of C::BIASED. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
@@ -40,6 +42,7 @@
 #include "attn_bwd_sm90_wide_epilogue.h"
 #include "attn_bwd_sm90_wide_features.h"
 #include "attn_bwd_sm90_wide_loads.h"
+#include "attn_bwd_sm90_wide_terms.h"
 
 /* K or V of a work tile holds an element that is not so small that terms of dQ are subnormal. Each warp looks for
  * itself; ordinary data: the first look shows it. */
@@ -91,7 +94,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     enum { SCORES = C::GROUP_KEYS / 2, EACH = C::EACH, DQ_PIECES = 8 };
     const stw_attn_params &p = l.p;
     const bool ordered = SM90_ORDERS_DQ(l);
-    const bool capped = C::FEATURES && (p.features & STW_FEAT_SOFTCAP), adds = SM90_ADDS_DQ(l);
+    const bool capped = (C::FEATURES || C::ALL) && (p.features & STW_FEAT_SOFTCAP), adds = SM90_ADDS_DQ(l);
     const int wave = (int)dev_wave(), group = wave / 4;
     const uint32_t base = sm90_shared_address(smem);
     const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
@@ -102,8 +105,11 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     sm90_ring<2> of = {0, 0};                 /* work tiles */
     int keys = 0, filled = 0, multiplied = 0; /* parities of K's and V's mbarriers, of dQ's place or turn, of P's */
     uint32_t special = 0, of_tile = 0;
-    [[maybe_unused]] sm90_wide_bias<C> bias;   /* of the scores that are multiplied */
-    [[maybe_unused]] uint32_t hidden_bits = 0; /* MASKS: of the step's pairs */
+    [[maybe_unused]] sm90_wide_bias<C> bias;     /* of the scores that are multiplied */
+    [[maybe_unused]] uint32_t hidden_bits = 0;   /* MASKS: of the step's pairs */
+    [[maybe_unused]] sm90_wide_terms<C> terms;   /* ALL: of the scores that are multiplied */
+    [[maybe_unused]] uint32_t pairs[SCORES / 2]; /* ALL: P in 16 bits */
+    const bool drops = C::DROPS && (!C::ALL || (p.features & STW_FEAT_DROPOUT));
     typedef typename sm90_wide_way<C>::steps block_iterator;
     block_iterator it = {};
     /* MASKS: what the step is whose rows are in `stage`. */
@@ -198,8 +204,9 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     /* S has come: P, under softcap its tanh, and what is special about the step. */
     auto probabilities = [&](bool plain, int stage) {
         float2 lse = statistics(stage, 0);
-        if constexpr (C::DROPS) lse.x -= maps.log_kept, lse.y -= maps.log_kept; /* P / (1 - p) */
-        if (capped) sm90_tanh(s, maps.factor);
+        if constexpr (C::DROPS && !C::ALL) lse.x -= maps.log_kept, lse.y -= maps.log_kept; /* P / (1 - p) */
+        if constexpr (C::ALL) terms.probabilities(s, pairs, maps, capped);
+        else if (capped) sm90_tanh(s, maps.factor);
         else if constexpr (C::BIASED) {
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) s[i] = dev_exp2_fast(s[i]);
         } else if constexpr (C::FEATURES) {
@@ -217,6 +224,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         special = (uint32_t)dev_uniform((int)((m.x ? (uint32_t)SM90_DEAD_ROWS : 0u) |
                                               (SUBNORMAL && m.y ? (uint32_t)SM90_EXACT_DQ : 0u) |
                                               (plain ? 0u : (uint32_t)SM90_MASKED) | special_of_tile()));
+        if constexpr (C::ALL) return;
         if constexpr (C::MASKS) {
             if (special & SM90_MASKED) {
                 DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) s[i] = hidden_bits >> (32 - SCORES + i) & 1 ? 0.0f : s[i];
@@ -240,12 +248,17 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     /* 3 and 4 of a step; P is to be published. */
     auto gradients = [&](uint32_t at0) {
         auto as_they_are = [&](int i) { return dev_pack(T(), s[i], s[i + 1]); };
-        if constexpr (C::DROPS) {
+        if constexpr (C::ALL) {
+            if (drops) {
+                sm90_wide_dropped<C>{base}.full(at.place).wait(at.parity);
+                const auto dropped = sm90_wide_dropped_scores<C>::of(smem, at.place);
+                DEV_UNROLL_FOR (int i = 0; i < SCORES; i += 2) pairs[i / 2] &= ~dropped.pair(i);
+            }
+            put_scores(C::AT_P, [&](int i) { return pairs[i / 2]; });
+        } else if constexpr (C::DROPS) {
             sm90_wide_dropped<C>{base}.full(at.place).wait(at.parity);
             const auto dropped = sm90_wide_dropped_scores<C>::of(smem, at.place);
-            put_scores(C::AT_P, [&](int i) {
-                return dev_pack(T(), s[i], s[i + 1]) & ~sm90_signs(dropped.piece(i / 4), i & 2 ? 0xBB99u : 0xAA88u);
-            });
+            put_scores(C::AT_P, [&](int i) { return dev_pack(T(), s[i], s[i + 1]) & ~dropped.pair(i); });
         } else if (!capped) put_scores(C::AT_P, as_they_are);
         else if constexpr (C::FEATURES) { /* P, and P times the derivative in the place of tanh */
             const float2 lse = statistics(at.place, 0);
@@ -258,13 +271,13 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         begin_dv(at0, at_dout.place);
         sm90_mma_wait<1>(dp);
         float2 delta = statistics(at.place, C::BM);
-        if constexpr (C::DROPS) {
+        if (drops) {
             delta.x *= maps.kept, delta.y *= maps.kept;
             const auto dropped = sm90_wide_dropped_scores<C>::of(smem, at.place);
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
                 dp[i] = dropped.piece(i / 4) & 1u << (7 + i % 2 * 16 + (i & 2) * 4) ? 0.0f : dp[i];
         }
-        if constexpr (C::BIASED) { /* which hides pairs, too; delta is not negated */
+        if constexpr (C::BIASED || C::ALL) { /* which hides pairs, too; delta is not negated */
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
                 s[i] = s[i] != 0.0f ? s[i] * (dp[i] - (i & 2 ? delta.y : delta.x)) : 0.0f;
         } else {
@@ -274,10 +287,13 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) s[i] *= dp[i] + (i & 2 ? delta.y : delta.x);
         }
         put_scores(C::AT_DS, as_they_are);
-        if constexpr (C::DROPS) arrive(sm90_wide_dropped<C>{base}.empty(at.place));
+        if (drops) arrive(sm90_wide_dropped<C>{base}.empty(at.place));
         sm90_fence_async_shared();
         sm90_cta_sync<C::THREADS>();
         if constexpr (C::BIASED) bias.store_gradient(l, tiles[of.place], it, s);
+        if constexpr (C::ALL)
+            sm90_wide_bias<C>::store_gradient(l, tiles[of.place],
+                                              sm90_wide_step::of(l, tiles[of.place], step_of(at.place)), s);
     };
     /* A part of dQ has come: to its place or to the sums, in the order of the kernel behind, where a warp has 16 rows
      * and half the columns, columns fastest. */
@@ -344,7 +360,10 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     };
     auto drain = [&](const attn_work_tile &tile, int left) {
         const bool drained = /* before this time */
-            sm90_wide_drains<C>(p) && dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
+            sm90_wide_drains<C>(p) &&
+            dev_uniform(C::MASKS ? sm90_visible_iterator::steps_of(tile, l) : sm90_block_iterator::steps_of(tile, l)) -
+                    left >
+                (int)C::DRAIN_STEPS;
         drain_one(tile, dv, STW_OUT_DV, drained);
         drain_one(tile, dk, STW_OUT_DK, drained);
     };
@@ -396,9 +415,15 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         };
         /* While S is made. */
         auto find_hidden = [&]() {
+            if constexpr (C::ALL) hidden_bits = 0;
             if constexpr (C::MASKS)
                 if (!is_plain())
                     hidden_bits = sm90_wide_hidden<C>(base, at.place, (p.features & STW_FEAT_BLOCK_MASK) != 0);
+            if constexpr (C::ALL) {
+                const sm90_wide_step step = sm90_wide_step::of(l, tiles[of.place], step_of(at.place));
+                terms.fetch(l, tiles[of.place], step);
+                terms.add(l, tiles[of.place], step, statistics(at.place, 0), maps.log_kept, hidden_bits, row_of());
+            }
         };
         DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel)
             DEV_UNROLL_FOR (int i = 0; i < C::BN / 2; ++i) dk[panel][i] = dv[panel][i] = 0.0f;

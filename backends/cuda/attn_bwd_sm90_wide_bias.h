@@ -22,7 +22,8 @@ template <class C> struct sm90_wide_bias {
         int rows, keys; /* in use, from this thread's first on */
         bool pairs;     /* all are in use, and two keys begin at a multiple of their bytes */
 
-        DEV_FN place of(const stw_bias_param &t, int size, const attn_work_tile &tile, const sm90_wide_iterator &it) {
+        template <class Step>
+        DEV_FN place of(const stw_bias_param &t, int size, const attn_work_tile &tile, const Step &it) {
             const int thread = sm90_thread_anew(), row0 = it.block * C::BM, j0 = (int)tile.j0; /* 30 bits */
             const int row = row0 + thread / 32 % 4 * 16 + thread % 32 / 4,
                       key = j0 + thread / 128 * C::GROUP_KEYS + thread % 4 * 2;
@@ -115,7 +116,8 @@ template <class C> struct sm90_wide_bias {
             s[i] = fmaf(s[i], factor, (bias(i) - (i & 2 ? lse.y : lse.x)) * DEV_LOG2E);
     }
     /* dBias, where every pair has its own. */
-    DEV_FN void store_gradient(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_wide_iterator &it,
+    template <class Step>
+    DEV_FN void store_gradient(const stw_attn_launch &l, const attn_work_tile &tile, const Step &it,
                                const float (&ds)[SCORES]) {
         if (!l.bias_direct) return;
         const place x = place::of(l.p.dbias, 2, tile, it);

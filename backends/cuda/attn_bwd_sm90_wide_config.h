@@ -8,7 +8,7 @@
 #include "mma_sm90.h"
 
 /* What a kernel knows: ALiBi or a softcap; f32 dK and dV, and gradients that nobody wants; dropout, without and
- * with these; a bias; interval and block masks. */
+ * with these; a bias; interval and block masks; all of this at once, of which a problem may have any part. */
 enum {
     SM90_WIDE_PLAIN,
     SM90_WIDE_FEATURES,
@@ -16,18 +16,20 @@ enum {
     SM90_WIDE_DROPOUT,
     SM90_WIDE_DROPOUT_OUTPUTS,
     SM90_WIDE_BIAS,
-    SM90_WIDE_MASKS
+    SM90_WIDE_MASKS,
+    SM90_WIDE_ALL
 };
 
 /* HD columns of Q, K, V and dO, in panels of 64. */
 template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config {
     typedef T_ T;
     enum {
+        ALL = KIND == SM90_WIDE_ALL, /* FEATURES and BIASED have attn_bwd_sm90_wide_terms.h instead */
         FEATURES = KIND == SM90_WIDE_FEATURES,
-        OUTPUTS = KIND == SM90_WIDE_OUTPUTS || KIND == SM90_WIDE_DROPOUT_OUTPUTS,
-        DROPS = KIND == SM90_WIDE_DROPOUT || KIND == SM90_WIDE_DROPOUT_OUTPUTS,
+        OUTPUTS = KIND == SM90_WIDE_OUTPUTS || KIND == SM90_WIDE_DROPOUT_OUTPUTS || ALL,
+        DROPS = KIND == SM90_WIDE_DROPOUT || KIND == SM90_WIDE_DROPOUT_OUTPUTS || ALL,
         BIASED = KIND == SM90_WIDE_BIAS,
-        MASKS = KIND == SM90_WIDE_MASKS,
+        MASKS = KIND == SM90_WIDE_MASKS || ALL,
         HD = HD_,
         HDV = HD_,
         BM = 64,
@@ -82,11 +84,11 @@ template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config
         AT_MASKING = AT_BARRIERS + 208, /* of this work tile and the next */
         AT_TILES = AT_MASKING + 32,
         AT_DROPPED = AT_TILES + 2 * (int)sizeof(attn_work_tile), /* sm90_wide_dropped */
-        AT_SEEN = AT_DROPPED,                                    /* MASKS: of each key of the work tile, sm90_seen, */
-        AT_HIDDEN = AT_SEEN + BN * 8,                            /* and stw_hidden_rows */
-        MORE = DROPS   ? (int)STW_SM90_WIDE_DROPPED_BYTES(HD_)
-               : MASKS ? (int)STW_SM90_WIDE_SEEN_BYTES(HD_)
-                       : 0,
+        DROPPED_BYTES = DROPS ? (int)STW_SM90_WIDE_DROPPED_BYTES(HD_) : 0,
+        AT_SEEN = AT_DROPPED + DROPPED_BYTES, /* MASKS: of each key of the work tile, sm90_seen, */
+        AT_HIDDEN = AT_SEEN + BN * 8,         /* and stw_hidden_rows */
+        SEEN_BYTES = MASKS ? (int)STW_SM90_WIDE_SEEN_BYTES(HD_) : 0,
+        MORE = DROPPED_BYTES + SEEN_BYTES,
         BYTES = AT_DROPPED + MORE
     };
     static_assert(BYTES <= (int)STW_SM90_WIDE_SMEM(HD_) + MORE, "host and device agree on shared memory");

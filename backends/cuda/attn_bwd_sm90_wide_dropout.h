@@ -44,6 +44,8 @@ template <class C> struct sm90_wide_dropped_scores {
     }
     /* Of piece i, 8 keys: bit 7 of byte 2 b + a is that of key b of this thread's two and its row a of two. */
     DEV_METHOD uint32_t piece(int i) const { return from[4 * i] << (7 - row); }
+    /* In each half of the word ones if that of two scores is dropped: i and i + 1. */
+    DEV_METHOD uint32_t pair(int i) const { return sm90_signs(piece(i / 4), i & 2 ? 0xBB99u : 0xAA88u); }
 };
 
 /* What a warp decides of a step, by MAP: `turn` and every second piece of work behind it are its own. Positions of a
@@ -167,7 +169,7 @@ template <class C, int MAP> struct sm90_wide_decisions {
 /* One of the two warps: the same work tiles and steps as those that multiply. A loop for each map: registers lack. */
 template <class C, int MAP>
 DEV_FN void sm90_wide_decide_by(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers, char *smem,
-                                const attn_work_tile *tiles) {
+                                attn_work_tile *tiles) {
     typedef sm90_wide_dropped<C> dropped;
     const stw_attn_params &p = l.p;
     const dropped decided = {barriers.base - C::AT_BARRIERS};
@@ -182,12 +184,21 @@ DEV_FN void sm90_wide_decide_by(const stw_attn_launch &l, const sm90_wide_barrie
     }
     __syncwarp();
     sm90_ring<2> at = {0, 0}, to = {0, 0};
+    [[maybe_unused]] sm90_ring<C::STAGES> rows = {0, 0};
     DEV_ROLLED for (;; at.next()) {
         barriers.ready(at.place).wait(at.parity);
         if (!dev_uniform(tiles[at.place].live)) return;
         int head = 0, block = tiles[at.place].first;
-        DEV_ROLLED for (int left = sm90_wide_iterator::begin(tiles[at.place], l).left; left; --left) {
+        DEV_ROLLED for (int left = sm90_wide_way<C>::steps::begin(tiles[at.place], l).left; left; --left) {
             decided.empty(to.place).wait(to.parity ^ 1);
+            if constexpr (C::MASKS) { /* its rows' place is not empty before what is dropped of it has been read */
+                barriers.q_full(rows.place).wait(rows.parity);
+                const sm90_visible_step step = {
+                    sm90_load_shared_word(barriers.base - C::AT_BARRIERS + sm90_wide_step_at<C>(rows.place))};
+                head = step.head();
+                block = step.block();
+                rows.next();
+            }
             const attn_work_tile &tile = tiles[at.place + (int)word[2]];
             const stw_dropout_stream s =
                 stw_dropout_stream_of(&p, tile.b, tile.kv_head * p.group + head, tile.seq.q, tile.seq.kv);
@@ -206,7 +217,7 @@ DEV_FN void sm90_wide_decide_by(const stw_attn_launch &l, const sm90_wide_barrie
 }
 template <class C>
 DEV_FN void sm90_wide_decide(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers, char *smem,
-                             const attn_work_tile *tiles) {
+                             attn_work_tile *tiles) {
     if (l.p.dropout_map == STW_DROPOUT_PHILOX) sm90_wide_decide_by<C, STW_DROPOUT_PHILOX>(l, barriers, smem, tiles);
     else if (l.p.dropout_map == STW_DROPOUT_FLASH2)
         sm90_wide_decide_by<C, STW_DROPOUT_FLASH2>(l, barriers, smem, tiles);

@@ -33,6 +33,7 @@ template <class C> struct sm90_wide_alibi {
                 C::TALL ? of_query : slope,
                 by_key ? (float)(tile.j0 + tile.seq.kv.offset + end) * slope : 0.0f};
     }
+    DEV_METHOD float term(int n, int i) const { return base - fabsf(fmaf((float)i, step, origin[n])); }
     /* Of a score of row n and column i, before it is a power of two. */
     DEV_METHOD float exponent(float score, float factor, float lse, int n, int i) const {
         return fmaf(score, factor, lse + base) - fabsf(fmaf((float)i, step, origin[n]));

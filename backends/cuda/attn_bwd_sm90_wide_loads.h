@@ -104,7 +104,7 @@ template <class C> struct sm90_wide_loads {
     }
     DEV_METHOD void k(const attn_work_tile &tile, int parity) const {
         if constexpr (C::MASKS) {
-            keys<C::HD>(tile, maps.k, smem + C::AT_K, barriers().k_full(), barriers().k_empty(), parity, C::MORE);
+            keys<C::HD>(tile, maps.k, smem + C::AT_K, barriers().k_full(), barriers().k_empty(), parity, C::SEEN_BYTES);
             sm90_wide_ask_seen<C>(l, tile, smem, barriers().k_full());
         } else keys<C::HD>(tile, maps.k, smem + C::AT_K, barriers().k_full(), barriers().k_empty(), parity);
     }

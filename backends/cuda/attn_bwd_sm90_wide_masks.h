@@ -102,8 +102,11 @@ struct sm90_wide_visible_iterator {
 /* Those that multiply read what a step is where they want it: registers lack. */
 struct sm90_wide_visible_steps {
     int left;
-    DEV_FN sm90_wide_visible_steps begin_uniform(attn_work_tile &tile, const stw_attn_launch &) {
-        return {dev_uniform(sm90_visible_tile{tile}.steps())};
+    DEV_FN sm90_wide_visible_steps begin(attn_work_tile &tile, const stw_attn_launch &) {
+        return {sm90_visible_tile{tile}.steps()};
+    }
+    DEV_FN sm90_wide_visible_steps begin_uniform(attn_work_tile &tile, const stw_attn_launch &l) {
+        return {dev_uniform(begin(tile, l).left)};
     }
     DEV_METHOD void next() { --left; }
 };

@@ -85,13 +85,6 @@ static const char *features_refusal(const stw_attn_params *p, uint32_t bn) {
     return NULL;
 }
 
-/* NULL, or why a loop whose kernels know one feature each does not take the problem. */
-static const char *pairs_refusal(const stw_attn_params *p) {
-    const uint32_t f = p->features & FEATURES & MASKS ? p->features & FEATURES & ~MASKS : p->features & FEATURES;
-    if (p->features & MASKS && f) return "with masks it takes no ALiBi, softcap, dropout and bias";
-    return f & (f - 1) ? "it takes one of ALiBi, softcap, dropout and a bias" : NULL;
-}
-
 /* Narrow heads: a bias of f32, or a gradient of every pair, which the kernel `bias_more` takes. */
 static int wants_bias_more(const stw_attn_params *p) {
     return (p->features & STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8) ||
@@ -203,23 +196,34 @@ static const char *refusal(const stw_attn_params *p) {
 }
 /* Of wide heads, or NULL: a kernel of ALiBi and softcap, one of dropout, one of a bias of any type with any gradient,
  * one of masks in memory, one of f32 dK and dV and of few outputs, which drains sums of any length, and one of these
- * with dropout. Each serves deterministic mode and the other. */
+ * with dropout; for everything else one that asks for all of it. Each serves deterministic mode and the other. */
+static const char wide_all[] = "all";
 static const char *wide_mode_of(const stw_attn_params *p) {
     const int outputs = has_f32_keys(p) || is_subset(p);
-    if (p->features & MASKS) return "masks";
-    if (p->features & STW_FEAT_BIAS) return "bias";
-    if (p->features & STW_FEAT_DROPOUT) return outputs ? "dropout_outputs" : "dropout";
-    if (p->features & FEATURES) return "features";
-    return outputs ? "outputs" : NULL;
+    const uint32_t f = p->features & FEATURES;
+    if (!f) return outputs ? "outputs" : NULL;
+    if (f == STW_FEAT_DROPOUT) return outputs ? "dropout_outputs" : "dropout";
+    if (outputs) return wide_all;
+    if (f == STW_FEAT_ALIBI || f == STW_FEAT_SOFTCAP) return "features";
+    if (f == STW_FEAT_BIAS) return "bias";
+    return f & ~MASKS ? wide_all : "masks";
+}
+/* NULL, or what the kernel for everything does not. It goes by lists of visible blocks, with and without masks. */
+static const char *refusal_of_all(const stw_attn_params *p, uint32_t bn) {
+    if (p->features & STW_FEAT_SOFTCAP && p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p))
+        return "under a softcap it has no dBias of every pair, which is dS without the softcap's derivative";
+    if (p->features & MASKS && stw_attn_bias_is_summed(p) && (p->head_dim_qk > 192 || p->head_dim_v > 192))
+        return "what masks hide is not listed for the sums of dBias by 80 keys";
+    return masks_refusal(p, bn);
 }
 /* What they make that narrow heads' kernels do not, they make of head dims that they pad by less than twice. */
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
-    if (pairs_refusal(p)) return pairs_refusal(p);
     if (stores_f32_dbias(p)) return F32_DBIAS;
     const uint32_t f = p->features & FEATURES;
-    const char *text = refusal_of(p, bn, f && f != STW_FEAT_DROPOUT), *const mode = wide_mode_of(p);
+    const char *const mode = wide_mode_of(p), *text = refusal_of(p, bn, 0);
+    if (!text && mode == wide_all) text = refusal_of_all(p, bn);
     const int narrow = p->head_dim_qk <= 64 && p->head_dim_v <= 64;
-    if (!text && narrow && mode && (!f || f == STW_FEAT_DROPOUT || f == STW_FEAT_BIAS))
+    if (!text && narrow && mode && (!f || f == STW_FEAT_DROPOUT || f == STW_FEAT_BIAS || mode == wide_all))
         return "it would pad 64 columns to 192, for f32 dK and dV, a subset of the gradients, dropout or a bias";
     return text;
 }
@@ -228,6 +232,7 @@ static const char *refusal_tall(const stw_attn_params *p) {
     if (p->features & STW_FEAT_DROPOUT) return "it has no room for what is dropped";
     if (p->features & STW_FEAT_BIAS) return "a thread has no two keys side by side, which a bias comes in";
     if (p->features & MASKS) return "it takes no interval and block masks";
+    if (wide_mode_of(p) == wide_all) return "it takes ALiBi or a softcap, with all gradients of the inputs' type";
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_of_wide(p, KEYS);
 }
 
@@ -306,8 +311,10 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
 /* A warpgroup has the loads: it is not among the warps of the table, which the kernel behind counts. */
 static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t smem, stw_attn_choice *out) {
     plan_of(tile, p, 0, out);
-    if (wide_mode_of(p)) out->mode = wide_mode_of(p);
-    if (p->features & MASKS) plan_masks(tile, p, out);
+    const char *const mode = wide_mode_of(p);
+    if (mode) out->mode = mode;
+    if (mode == wide_all || p->features & MASKS) plan_masks(tile, p, out); /* it goes by lists of visible blocks */
+    if (mode == wide_all) out->vectors &= ~(uint32_t)STW_STATS_NEGATED;
     out->smem = smem;
     out->loaders = 128;
 }
@@ -315,9 +322,10 @@ static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint
 /* 512 threads, of which three warpgroups multiply, or 384; dQ's sums are laid out for the 256 of the table. */
 static void plan_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
-    const uint32_t more = p->features & STW_FEAT_DROPOUT ? STW_SM90_WIDE_DROPPED_BYTES(tile->head_dim)
-                          : p->features & MASKS          ? STW_SM90_WIDE_SEEN_BYTES(tile->head_dim)
-                                                         : 0;
+    const int all = wide_mode_of(p) == wide_all;
+    uint32_t more = 0;
+    if (all || p->features & STW_FEAT_DROPOUT) more += STW_SM90_WIDE_DROPPED_BYTES(tile->head_dim);
+    if (all || p->features & MASKS) more += STW_SM90_WIDE_SEEN_BYTES(tile->head_dim);
     plan_of_wide(tile, p, STW_SM90_WIDE_SMEM(tile->head_dim) + more, out);
     if (tile->head_dim <= 192) out->loaders = 256;
 }

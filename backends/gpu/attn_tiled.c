@@ -274,6 +274,11 @@ static int64_t hidden_tiles(const stw_attn_params *p, int64_t bn) {
     return p->batch ? stw_hidden_tiles_most(p, bn) : 0;
 }
 
+/* The main loop or the sums of dBias go by these lists. */
+static int lists_hidden(const stw_attn_choice *choice, const stw_attn_params *p) {
+    return !choice->visible_heads || stw_attn_bias_is_summed(p);
+}
+
 /* Bits of the blocks of rows of a block mask. */
 static int64_t hidden_words(const stw_attn_params *p) { return stw_blocks_of(p->max_seq_q, 32 * STW_MASK_BLOCK); }
 
@@ -309,7 +314,7 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
     size_t sums = 2 * (size_t)choice->bn * tile->head_dim * sizeof(float);
     w.part_sums = take(&w, is_split(choice) ? (size_t)(p->heads_kv * key_blocks_of(choice, p)) * sums : 0);
-    size_t tiles = choice->visible_heads ? 0 : (size_t)hidden_tiles(p, choice->bn),
+    size_t tiles = lists_hidden(choice, p) ? (size_t)hidden_tiles(p, choice->bn) : 0,
            intervals = tiles * (size_t)interval_heads(p, choice->split.heads),
            bits = tiles * (size_t)block_heads(p) * 2 * (size_t)hidden_words(p);
     w.hidden_blocks = take(&w, intervals * sizeof(stw_hidden_block));
@@ -470,7 +475,8 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
         const int summed = stw_attn_bias_is_summed(p);
         add_preprocess(t, p, &choice, wave, type, steps);
         if (choice.visible_heads) add_visible(t, p, &choice, wave, steps);
-        else add_hidden_blocks(p, interval_heads(params, 1) + block_heads(params), choice.bn, wave, steps);
+        if (lists_hidden(&choice, p))
+            add_hidden_blocks(p, interval_heads(params, 1) + block_heads(params), choice.bn, wave, steps);
         if (summed) add_dbias_reduce(t, p, wave, type, steps);
         if (p->outputs & (STW_OUT_DQKV | (summed ? 0u : STW_OUT_DBIAS)))
             add_main_loop(t, p, &choice, wave, type, steps);

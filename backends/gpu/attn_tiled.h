@@ -17,7 +17,7 @@
 
 typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOUT_MASK = 3 } stw_attn_call;
 
-#define STW_ATTN_STEPS     6 /* five at most, and one that is not counted (add_step) */
+#define STW_ATTN_STEPS     8 /* seven at most, and one that is not counted (add_step) */
 #define STW_ATTN_ENTRY_MAX 80
 
 /* Whether CTAs take work tiles until none is left (as many CTAs as run at a time), or one each (NEVER).

@@ -43,6 +43,8 @@ ROWS = (
     ("dropout with ALiBi or with a bias", "16", ("alibi:dropout0.1", "bias_1hqk:dropout0.1", "biasu8_11qk:dropout0.1"), False),
     ("dropout with f32 or accumulated dK and dV", "16", ("dropout0.1:dk_f32:dv_f32", "dropout0.1:dk_f32:dv_f32:acc_kv"), False),
     ("softcap with ALiBi or dropout, ALiBi with a bias", "16", ("alibi:softcap30", "softcap30:dropout0.1", "alibi:bias_1hqk"), False),
+    ("masks in memory with ALiBi, softcap, dropout or a bias", "16",
+     ("intervals_two:alibi", "blockmask:softcap30", "intervals_two:dropout0.1", "blockmask:bias_1hqk:grads_qkv"), False),
     ("deterministic, with one of these", "16", ("alibi:det", "softcap30:det", "dropout0.1:det"), False),
     ("a subset of dQ, dK and dV", "16", ("grads_q", "grads_k", "grads_kv"), True),
     ("dQ in f32, also accumulated", "16", ("dq_f32", "dq_f32:acc_q"), False),

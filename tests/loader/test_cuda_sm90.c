@@ -165,19 +165,19 @@ static const char *const refusals[][2] = {
     {"bf16:b1h2s10d64:biasf32_bhqk:st_bias10737418240,5368709120,536870912,1",
      "rows of the bias are more than 2 GiB apart"},
     {"f16:b1h2s64d128:biasf32_bhqk:grads_qkvb:acc_b:det", "it makes dBias of 16 bits: its dS is not as good as f32"},
-    {"bf16:b1h2s64d192:biasu8_b1qk:dk_f32", "it makes dK and dV in the inputs' type"},
     {"bf16:b2h2s64d64:bias_1hqk:grads_b", "it makes dQ, dK and dV"},
     {"bf16:b1h2s64d64:alibi:softcap9", MANY},
     {"f16:b1h2s64d64:dropout0.1:softcap9", MANY},
     {"bf16:b1h2s64d96:dropout0.1:alibi:bias_bhqk", MANY},
-    {"bf16:b1h2s64d256:dropout0.1:alibi", "its kernels of wide heads take dropout alone"},
+    {"bf16:b1h2s64d256:softcap9:bias_bhqk:grads_qkvb",
+     "under a softcap it has no dBias of every pair, which is dS without the softcap's derivative"},
+    {"bf16:b1h2s64d256:intervals_from:bias_11qk:grads_qkvb",
+     "what masks hide is not listed for the sums of dBias by 80 keys"},
     {"bf16:b1h2s64d64:dropout0.1:biasf32_bhqk",
      "with dropout it takes a bias of the inputs' type or bytes and sums dBias alone"},
     {"f16:b1h1s1000000x64d64:grads_kv:dk_f32", "without dQ, dK or dV its f32 sums would have more than 2048 rows"},
     {"f16:b1h2s64d128:softcap1000", "it takes a softcap from 1/64 to 512"},
     {"bf16:b1h2s64d64:grads_kv:dropout0.1:alibi", "it makes dQ, dK and dV together"},
-    {"bf16:b1h2s64d192:grads_q:alibi", "it makes dQ, dK and dV together"},
-    {"bf16:b1h2s64d256:dv_f32:softcap30", "it makes dK and dV in the inputs' type"},
     {"bf16:b1h2s0x64d64", "it takes no empty tensors"},
     {"bf16:b1h2s64x0d64", "it takes no empty tensors"},
     {"bf16:b0h2s64d64", "it takes no empty tensors"},
@@ -254,6 +254,11 @@ static const char *const accepted[] = {
     "bf16:b1h2s64d64:dv_f32:acc_v",
     "bf16:b1h2s64d64:grads_kv:alibi",
     "bf16:b1h2s64d64:dropout0.1:grads_kv:dk_f32",
+    "bf16:b1h2s64d192:biasu8_b1qk:dk_f32",
+    "bf16:b1h2s64d256:dropout0.1:alibi",
+    "bf16:b1h2s64d192:grads_q:alibi",
+    "bf16:b1h2s64d256:dv_f32:softcap30",
+    "f16:b1h2s64d200:intervals_from:softcap30",
 };
 
 /* The variant that would be, which alone is told of. */
@@ -281,8 +286,9 @@ static void plans_refuse_by_name(void **state) {
         one("cuda", LIST(H200), "why", problem);
         if (!variant_begins("sm90_")) fail_msg("%s: %s", problem, run.out);
     }
-    static const char *const others[][2] = {{"attn_bwd:bf16:b1h2s64d192x128:dropout0.1:bias_bhqk",
-                                             "its kernels of wide heads take dropout alone: not sm90_64x96_hd192"},
+    static const char *const others[][2] = {{"attn_bwd:bf16:b1h2s64d192x128:softcap9:bias_bhqk:grads_qkvb",
+                                             "under a softcap it has no dBias of every pair, which is dS without the "
+                                             "softcap's derivative: not sm90_64x96_hd192"},
                                             {"attn_bwd:f32:b1h2s64d64", "dtype is f32: not sm90_64x80_hd256"},
                                             {"attn_fwd:bf16:b1h2s64d64", "nothing"}};
     for (int i = 0; i < 3; ++i) {
@@ -328,6 +334,8 @@ static void kernels_of_modes(void **state) {
         {"attn_bwd:f16:b1h2s64d96:dropout0.1:dk_f32:det", "stw_attn_bwd_sm90_64x128_hd96_f16_dropout_outputs "},
         {"attn_bwd:f16:b1h2s64d192x128:dropout0.1:grads_q", "stw_attn_bwd_sm90_64x96_hd192_f16_dropout_outputs "},
         {"attn_bwd:f16:b1h2s64d192:alibi:det", "stw_attn_bwd_sm90_64x96_hd192_f16_features "},
+        {"attn_bwd:f16:b1h2s64d192x128:alibi:softcap9:det", "stw_attn_bwd_sm90_64x96_hd192_f16_all "},
+        {"attn_bwd:bf16:b1h2s64d256:intervals_from:grads_kv", "stw_attn_bwd_sm90_64x80_hd256_bf16_all "},
         {"attn_bwd:bf16:b1h2s64d96:alibi:alibi_col", "stw_attn_bwd_sm90_64x128_hd96_bf16_alibi "},
         {"attn_bwd:bf16:b1h2s64d64:alibi:dk_f32:det", "stw_attn_bwd_sm90_128x128_hd64_bf16_alibi_outputs "},
         {"attn_bwd:f16:b1h2s64d128:softcap30:dv_f32", "stw_attn_bwd_sm90_64x128_hd128_f16_softcap_outputs "},

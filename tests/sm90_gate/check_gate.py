@@ -21,7 +21,7 @@ BN, TYPES = 128, ("bf16", "f16")
 MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered",
          "alibi_outputs", "softcap", "softcap_ordered", "softcap_outputs", "dropout", "dropout_outputs", "dropout_alibi",
          "dropout_bias", "bias", "bias_outputs", "bias_more", "masks", "masks_ordered", "masks_outputs")
-MODES_WIDE = ("plain", "ordered", "features", "outputs", "dropout", "dropout_outputs", "bias", "masks")  # from dropout on: less than 128 keys
+MODES_WIDE = ("plain", "ordered", "features", "outputs", "dropout", "dropout_outputs", "bias", "masks", "all")  # from dropout on: less than 128 keys
 # no step of their own where all terms may be subnormal
 ASKS_EXACT = ("_dropout_outputs", "_alibi_outputs", "_softcap_outputs", "_bias_outputs", "_masks_outputs", "_bias_more")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
@@ -120,7 +120,8 @@ def check_wide_kernel(name, instructions, hd, bn, bounds):
     order = [found[1] for _, text in body if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
     if order != (wanted := WAITS_TALL if tall else WAITS_WIDE[hd]):
         yield f"waits for products until {','.join(order)} are left, not {','.join(wanted)}"
-    each = 64 * bn // (128 * groups) * (3 if name.endswith("_features") else 1)  # tanh, P of it; P under ALiBi
+    times = 3 if name.endswith("_features") else 2 if name.endswith("_all") else 1  # tanh, P of it; P under ALiBi; tanh, P
+    each = 64 * bn // (128 * groups) * times
     if (exponentials := count(body, r"MUFU\.EX2")) != each:
         yield f"{exponentials} exponentials, not {each}"
     spilled_most = next((int(row[4]) for row in bounds if fnmatch.fnmatch(name, row[0])), 0)

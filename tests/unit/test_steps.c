@@ -757,13 +757,24 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
     stw_attn_params masked = params_of("attn_bwd:bf16:b2h4k2s130x150d192:intervals_from");
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&masked));
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&masked), "it takes no interval and block masks");
-    stw_attn_params masked_alibi = params_of("attn_bwd:bf16:b2h4k2s130x150d192:blockmask:alibi");
-    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&masked_alibi),
-                        "with masks it takes no ALiBi, softcap, dropout and bias");
+    stw_attn_params masked_alibi = params_of("attn_bwd:bf16:b2h4k2s130x150d192:blockmask:alibi"),
+                    masked_dbias = params_of("attn_bwd:bf16:b2h4k2s130x150d192:blockmask:bias_11qk:grads_qkvb"),
+                    wider_dbias = params_of("attn_bwd:bf16:b2h4k2s130x150d200:blockmask:bias_11qk:grads_qkvb"),
+                    capped_dbias = params_of("attn_bwd:bf16:b2h4k2s130x150d192:softcap9:bias_bhqk:grads_qkvb"),
+                    f32_alibi = params_of("attn_bwd:bf16:b2h4k2s130x150d192x128:alibi:dk_f32");
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&masked_alibi));
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&masked_dbias));
+    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&wider_dbias),
+                        "what masks hide is not listed for the sums of dBias by 80 keys");
+    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&capped_dbias),
+                        "under a softcap it has no dBias of every pair, which is dS without the softcap's derivative");
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&f32_alibi));
+    assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&f32_alibi),
+                        "it takes ALiBi or a softcap, with all gradients of the inputs' type");
     stw_attn_params both = params_of("attn_bwd:bf16:b2h4k2s130x150d192:dropout0.5:alibi"),
                     f32_keys = params_of("attn_bwd:bf16:b2h4k2s130x150d64:dk_f32"),
                     wider = params_of("attn_bwd:bf16:b2h4k2s130x150d64x72:dk_f32");
-    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&both), "its kernels of wide heads take dropout alone");
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&both));
     assert_string_equal(
         stw_attn_loop_sm90_wide.gpu->refusal(&f32_keys),
         "it would pad 64 columns to 192, for f32 dK and dV, a subset of the gradients, dropout or a bias");
