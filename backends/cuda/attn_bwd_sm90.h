@@ -63,7 +63,7 @@
  *
  * All of these (SM90_ALL, attn_bwd_sm90_all.h): a kernel that asks for each, with f32 and few outputs, too.
  *
- * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps they
+ * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every maps.drain_rows rows they
  * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
  * only what it has written. With STW_FEAT_ROUNDED_SUMS 16-bit outputs follow, and sums stay in registers. With a
  * feature such a kernel makes any of dQ, dK and dV (ANY_OUTPUTS), and dK takes dS from shared memory: from registers
@@ -269,10 +269,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                 sm90_add_exact(to + (4 * part + i / 4) * (C::THREADS * 4) + i % 4, mine[i]);
         }
     };
+    auto drain_steps = [&]() { return maps.drain_rows / (int)BM; };
     /* With `left` steps left f32 sums of this work tile are in memory already, those of the last steps not counted. */
     auto drained = [&](const attn_work_tile &tile, int left) {
         return !(p.features & STW_FEAT_ROUNDED_SUMS) &&
-               dev_uniform(block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
+               dev_uniform(block_iterator::steps_of(tile, l)) - left > drain_steps();
     };
     /* This warp's rows of dV or dK, by way of the place of dS that nobody multiplies: its warpgroup's panel there. */
     auto store = [&](const attn_work_tile &tile, const float(&x)[HD / 2], const stw_tensor_param &to, uint32_t vectors,
@@ -709,7 +710,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         bool follows;
         int until = 0; /* the steps that are left when the sums are drained next, or less than 1 */
         if constexpr (C::DRAINS) {
-            if (!(p.features & STW_FEAT_ROUNDED_SUMS)) until = it.left - (int)C::DRAIN_STEPS;
+            if (!(p.features & STW_FEAT_ROUNDED_SUMS)) until = it.left - drain_steps();
             prefetch_sums();
         }
         auto goes_on = [&]() { return it.left > 1 && (!C::DRAINS || it.left > until); };
@@ -721,7 +722,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             if constexpr (C::DRAINS)
                 if (it.left <= until) {
                     drain();
-                    until -= (int)C::DRAIN_STEPS;
+                    until -= drain_steps();
                 }
         }
         if (!ASKS_EXACT && exact()) follows = step(sm90_flag<true>(), sm90_flag<(SUBNORMAL && !ASKS_EXACT)>());

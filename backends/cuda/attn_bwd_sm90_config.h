@@ -26,8 +26,7 @@ template <class T_, int HD_, int OUT_ = SM90_OUT_PLAIN> struct sm90_config {
         WARPS = 8,
         THREADS = 256,
         PANELS = (HD + 63) / 64,
-        WIDTH = PANELS * 64,
-        DRAIN_STEPS = 2048 / BM
+        WIDTH = PANELS * 64
     };
     enum {
         ROWS_BYTES = PANELS * BM * 128, /* Q or dO of a step */

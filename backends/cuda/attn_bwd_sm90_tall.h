@@ -210,9 +210,10 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             sm90_store_sums<rows>(tile, x, l, output, drained, smem + C::AT_P + wave * 2048, wave, sm90_lane_anew());
         DEV_UNROLL_FOR (int i = 0; i < rows::HD / 2; ++i) x[i] = 0.0f;
     };
+    auto drain_steps = [&]() { return maps.drain_rows / (int)C::BM; };
     auto drain = [&](const attn_work_tile &tile, int left) {
         const bool drained = /* before this time */
-            sm90_wide_drains<C>(p) && dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
+            sm90_wide_drains<C>(p) && dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > drain_steps();
         drain_one(sm90_panels<C::PANELS_V>(), tile, dv, STW_OUT_DV, drained);
         drain_one(sm90_panels<C::PANELS>(), tile, dk, STW_OUT_DK, drained);
     };
@@ -271,7 +272,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             probabilities(is_plain(), at.place);
             await_dout();
             gradients(base >> 4);
-            int until = sm90_wide_drains<C>(p) ? it.left - (C::DRAIN_STEPS - 1) : 1; /* dV is a step ahead */
+            int until = sm90_wide_drains<C>(p) ? it.left - (drain_steps() - 1) : 1; /* dV is a step ahead */
             for (;;) {
                 DEV_ROLLED while (it.left > max(until, 1)) {
                     const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4));
@@ -306,7 +307,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 drain(tile, it.left);
                 sm90_pin(dk);
                 sm90_pin(dv);
-                until -= C::DRAIN_STEPS;
+                until -= drain_steps();
             }
             arrive(barriers.v_empty());
             begin_dq(base >> 4);

@@ -29,7 +29,6 @@ template <class T_, int KIND = SM90_WIDE_PLAIN> struct sm90_tall_config {
         REGISTERS = 240, /* a thread's of those that multiply */
         LOADER_REGISTERS = 24,
         TALL = true, /* the loop of attn_bwd_sm90_tall.h */
-        DRAIN_STEPS = 2048 / BM,
         PANELS = HD / 64,
         PANELS_V = HDV / 64,
         WIDTH = HD

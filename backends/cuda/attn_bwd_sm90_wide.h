@@ -25,7 +25,7 @@
  *
  * Seven more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
  * of 2, or a softcap, by which 2 ends with tanh; 3 makes P of it, and leaves P (1 - tanh^2) in its registers.
- * C::OUTPUTS: gradients that nobody wants go nowhere, and f32 dK and dV leave every 2048 query rows, since the matrix
+ * C::OUTPUTS: gradients that nobody wants go nowhere, and f32 dK and dV leave every maps.drain_rows query rows, since the matrix
  * unit truncates its sums: between two steps, added to what this work tile has in memory already. C::DROPS
  * (attn_bwd_sm90_wide_dropout.h): two more warps decide what is dropped, which 3 reads; P is P / (1 - p), delta is
  * multiplied by 1 - p. C::DROPS and C::OUTPUTS also in one. C::BIASED (attn_bwd_sm90_wide_bias.h): the bias of S(j+1)
@@ -358,12 +358,13 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             DEV_UNROLL_FOR (int i = 0; i < C::BN / 2; ++i) x[panel][i] = 0.0f;
         }
     };
+    auto drain_steps = [&]() { return maps.drain_rows / (int)C::BM; };
     auto drain = [&](const attn_work_tile &tile, int left) {
         const bool drained = /* before this time */
             sm90_wide_drains<C>(p) &&
             dev_uniform(C::MASKS ? sm90_visible_iterator::steps_of(tile, l) : sm90_block_iterator::steps_of(tile, l)) -
                     left >
-                (int)C::DRAIN_STEPS;
+                drain_steps();
         drain_one(tile, dv, STW_OUT_DV, drained);
         drain_one(tile, dk, STW_OUT_DK, drained);
     };
@@ -452,7 +453,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             begin_dp(units(), at_dout.place);
             probabilities(is_plain(), at.place);
             gradients(units());
-            int until = sm90_wide_drains<C>(p) ? it.left - (C::DRAIN_STEPS - 1) : 1; /* dV is a step ahead */
+            int until = sm90_wide_drains<C>(p) ? it.left - (drain_steps() - 1) : 1; /* dV is a step ahead */
             for (;;) {
                 DEV_ROLLED while (it.left > max(until, 1)) {
                     const uint32_t at0 = units(), block_at = block_at_of(at.place);
@@ -507,7 +508,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 pin_sums();
                 drain(tile, it.left);
                 pin_sums();
-                until -= C::DRAIN_STEPS;
+                until -= drain_steps();
             }
             const uint32_t at0 = units(), block_at = block_at_of(at.place);
             arrive(barriers.v_empty());

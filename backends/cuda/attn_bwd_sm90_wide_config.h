@@ -52,8 +52,7 @@ template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config
         LOADER_REGISTERS = GROUPS == 3 ? 32
                            : MASKS     ? 40
                                        : 24,
-        TALL = false,            /* the loop of attn_bwd_sm90_tall.h */
-        DRAIN_STEPS = 2048 / BM, /* that f32 dK and dV are summed over */
+        TALL = false, /* the loop of attn_bwd_sm90_tall.h */
         WIDTH = HD
     };
     enum {

@@ -8,7 +8,7 @@
 #include "attn_bwd_sm90_features.h"
 #include "attn_bwd_sm90_wide_config.h"
 
-/* f32 sums of this call go to memory every DRAIN_STEPS steps. */
+/* f32 sums of this call go to memory every maps.drain_rows rows. */
 template <class C> DEV_FN bool sm90_wide_drains(const stw_attn_params &p) {
     return C::OUTPUTS && (p.dk_dtype == STW_F32 || p.dv_dtype == STW_F32) && !(p.features & STW_FEAT_ROUNDED_SUMS);
 }

@@ -22,8 +22,17 @@
 #include <math.h>
 
 #define WORK_TILES_MAX (INT64_C(1) << 31)
-/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows at most. */
-#define SUM_ROWS 2048
+/* The matrix unit truncates its sums, which 16-bit outputs hide. Of f32 ones it adds so many query rows at most, a power
+ * of two. Of terms of one sign R rows lose 1.2e-5 R / 2048 of their sum (H200), while the rounding of P and dS that an
+ * error may be as large as is averaged over all N rows of a key: R sqrt(N) is bounded, for f16 by an eighth. */
+static uint32_t sum_rows(const stw_attn_params *p) {
+    const int64_t most = p->dtype == STW_F16 ? 90 * 1024 : 8 * 90 * 1024;
+    const int64_t longest = stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q),
+                  rows = (int64_t)p->group * longest;
+    int64_t sum = 8192;
+    while (sum > 256 && sum * sum > most * most / stw_larger(rows, 1)) sum /= 2;
+    return (uint32_t)sum;
+}
 
 enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 80 }; /* columns of a panel, keys of a work tile */
 
@@ -190,8 +199,8 @@ static const char *refusal(const stw_attn_params *p) {
     const char *text = refusal_of(p, KEYS, p->features & FEATURES && !is_drained(p));
     if (!text && mode_of_features(p) == &mode_all) text = masks_refusal(p, KEYS);
     if (!text) text = bias_refusal(p);
-    if (!text && has_f32_keys(p) && !is_drained(p) && !stw_attn_short_sums(p, KEYS, SUM_ROWS).heads)
-        return "without dQ, dK or dV its f32 sums would have more than 2048 rows";
+    if (!text && has_f32_keys(p) && !is_drained(p) && !stw_attn_short_sums(p, KEYS, sum_rows(p)).heads)
+        return "without dQ, dK or dV its f32 sums would be of too many rows";
     return text;
 }
 /* Of wide heads, or NULL: a kernel of ALiBi and softcap, one of dropout, one of a bias of any type with any gradient,
@@ -244,11 +253,11 @@ static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p
     if (!has_f32_keys(p)) return stw_attn_split_of(tile, tile->bn, p, 1, 0, &costs);
     if (is_drained(p)) {
         const stw_attn_split wanted = stw_attn_split_of(tile, tile->bn, p, 1, 0, &costs),
-                             least = stw_attn_short_sums(p, tile->bn, SUM_ROWS);
+                             least = stw_attn_short_sums(p, tile->bn, sum_rows(p));
         const uint32_t parts = wanted.heads * wanted.rows;
         if (parts == 1 || !least.heads || least.heads * least.rows > 2 * parts) return whole;
     }
-    return stw_attn_split_of(tile, tile->bn, p, 1, SUM_ROWS, &costs);
+    return stw_attn_split_of(tile, tile->bn, p, 1, sum_rows(p), &costs);
 }
 
 /* CTAs take work tiles until none is left, also in deterministic mode: a CTA loads the next work tile while it works on
@@ -384,6 +393,7 @@ static stw_status encode_all(stw_gpu *gpu, const stw_attn_launch *launch, uint32
     maps->cap = p->softcap * LOG2E;
     maps->kept = p->features & STW_FEAT_DROPOUT ? 1.0f / p->dropout_scale : 1.0f;
     maps->log_kept = log2f(maps->kept);
+    maps->drain_rows = (int32_t)sum_rows(p);
     if (p->features & STW_FEAT_SOFTCAP) maps->factor *= 2.0f / p->softcap;
     int error = encode(cuda, &p->q, some, d, q, width, bm, dtype, &maps->q);
     if (!error) error = encode(cuda, &p->dout, some, dv, q, width, bm, dtype, &maps->dout);
