@@ -108,7 +108,6 @@ static int stores_f32_dbias(const stw_attn_params *p) {
 /* NULL, or what narrow heads' kernels do not. They count bytes between two queries of f32 in 31 bits. */
 static const char *bias_refusal(const stw_attn_params *p) {
     const int64_t most = INT32_MAX / 4;
-    if (p->outputs & STW_OUT_DBIAS && p->features & MASKS) return "with masks it makes no dBias";
     if (!wants_bias_more(p)) return NULL;
     if (stores_f32_dbias(p)) return F32_DBIAS;
     if (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p) && p->features & STW_FEAT_SOFTCAP)
