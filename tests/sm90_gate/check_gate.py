@@ -20,10 +20,10 @@ import sys
 BN, TYPES = 128, ("bf16", "f16")
 MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered",
          "alibi_outputs", "softcap", "softcap_ordered", "softcap_outputs", "dropout", "dropout_outputs", "dropout_alibi",
-         "dropout_bias", "bias", "bias_outputs", "bias_more", "masks", "masks_ordered", "masks_outputs")
+         "dropout_bias", "bias", "bias_outputs", "bias_more", "masks", "masks_ordered", "masks_outputs", "all")
 MODES_WIDE = ("plain", "ordered", "features", "outputs", "dropout", "dropout_outputs", "bias", "masks", "all")  # from dropout on: less than 128 keys
 # no step of their own where all terms may be subnormal
-ASKS_EXACT = ("_dropout_outputs", "_alibi_outputs", "_softcap_outputs", "_bias_outputs", "_masks_outputs", "_bias_more")
+ASKS_EXACT = ("_dropout_outputs", "_alibi_outputs", "_softcap_outputs", "_bias_outputs", "_masks_outputs", "_bias_more", "_all")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
 # Wide heads: dV; dQ, in two halves where it has no place; rows that are cleared; S; dK; dP.
 # Work tiles of 128 keys: dQ; rows that are cleared; S; dK; dP in two halves
@@ -65,12 +65,12 @@ def hot_loop(instructions, products):
     return best
 
 
-def check_step(body, values, softcap, spilled_most):
+def check_step(body, values, softcap, spilled_most, products):
     """What is wrong with a step; `values`: exponentials of a thread. Under softcap tanh takes so many, and P once or
-    twice as many ahead of dV (with and without hidden pairs), whose products are two groups."""
+    twice as many ahead of dV (with and without hidden pairs). `products` that are left in the first wait."""
     waits = [(i, found[1]) for i, (_, text) in enumerate(body)
              if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
-    order, wanted = [most for _, most in waits], ["2" if softcap else "1"] + WAITS[1:]
+    order, wanted = [most for _, most in waits], [products] + WAITS[1:]
     if order != wanted:
         yield f"waits for products until {','.join(order)} are left, not {','.join(wanted)}"
         return
@@ -101,7 +101,8 @@ def check_kernel(name, instructions, hd, bm, bounds):
         yield f"no loop of {step} matrix instructions"
     else:
         spilled_most = next((int(row[4]) for row in bounds if fnmatch.fnmatch(name, row[0])), 0)
-        yield from check_step(body, bm // 2, "_softcap" in name, spilled_most)
+        softcap = "_softcap" in name  # whose dV are two groups
+        yield from check_step(body, bm // 2, softcap or name.endswith("_all"), spilled_most, "2" if softcap else "1")
 
 
 def check_wide_kernel(name, instructions, hd, bn, bounds):
