@@ -63,8 +63,8 @@
  *
  * All of these (SM90_ALL, attn_bwd_sm90_all.h): a kernel that asks for each, with f32 and few outputs, too.
  *
- * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every maps.drain_rows rows they
- * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
+ * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every maps.drain_rows rows
+ * they go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
  * only what it has written. With STW_FEAT_ROUNDED_SUMS 16-bit outputs follow, and sums stay in registers. With a
  * feature such a kernel makes any of dQ, dK and dV (ANY_OUTPUTS), and dK takes dS from shared memory: from registers
  * the kernels of head_dim 128 spilled 11 to 92 stores.
@@ -291,8 +291,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
 
     int turn = 0, stage = 0, phase = 0; /* work tiles before this; the step's stage, its mbarriers' parity */
     uint32_t special;
-    /* P = 0 (softcap, ALL: a mark) for pairs that a mask hides and for rows with an infinite LSE, whatever came out for them. Rare: what is
-     * derived from the lane is not kept over the loop. */
+    /* P = 0 (softcap, ALL: a mark) for pairs that a mask hides and for rows with an infinite LSE, whatever came out for
+     * them. Rare: what is derived from the lane is not kept over the loop. */
     auto mask_scores = [&](const block_iterator &it, int stage) {
         const int here = sm90_lane_anew(), row = 16 * wave + here / 4, i0 = it.block * BM + here % 4 * 2;
         const float hidden = FEATURE == SM90_SOFTCAP ? SM90_CAP_HIDDEN : ALL ? -dev_infinity() : 0.0f;

@@ -25,8 +25,8 @@
  *
  * Seven more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
  * of 2, or a softcap, by which 2 ends with tanh; 3 makes P of it, and leaves P (1 - tanh^2) in its registers.
- * C::OUTPUTS: gradients that nobody wants go nowhere, and f32 dK and dV leave every maps.drain_rows query rows, since the matrix
- * unit truncates its sums: between two steps, added to what this work tile has in memory already. C::DROPS
+ * C::OUTPUTS: gradients that nobody wants go nowhere, and f32 dK and dV leave every maps.drain_rows query rows, since
+ * the matrix unit truncates its sums: between two steps, added to what this work tile has in memory already. C::DROPS
  * (attn_bwd_sm90_wide_dropout.h): two more warps decide what is dropped, which 3 reads; P is P / (1 - p), delta is
  * multiplied by 1 - p. C::DROPS and C::OUTPUTS also in one. C::BIASED (attn_bwd_sm90_wide_bias.h): the bias of S(j+1)
  * is asked for in 2; LSE and delta are not negated; dS(j+1) leaves behind 3 where every pair has a gradient. C::MASKS

@@ -22,9 +22,9 @@
 #include <math.h>
 
 #define WORK_TILES_MAX (INT64_C(1) << 31)
-/* The matrix unit truncates its sums, which 16-bit outputs hide. Of f32 ones it adds so many query rows at most, a power
- * of two. Of terms of one sign R rows lose 1.2e-5 R / 2048 of their sum (H200), while the rounding of P and dS that an
- * error may be as large as is averaged over all N rows of a key: R sqrt(N) is bounded, for f16 by an eighth. */
+/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows at most, a
+ * power of two. R rows of one sign lose 1.2e-5 R / 2048 of their sum (H200). What the rounding of P and dS leaves of a
+ * sum is averaged over its N rows, and by an eighth of bf16's for f16. So R sqrt(N) is bounded. */
 static uint32_t sum_rows(const stw_attn_params *p) {
     const int64_t most = p->dtype == STW_F16 ? 90 * 1024 : 8 * 90 * 1024;
     const int64_t longest = stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q),
