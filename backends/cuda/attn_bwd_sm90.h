@@ -64,8 +64,8 @@
  * All of these (SM90_ALL, attn_bwd_sm90_all.h): a kernel that asks for each, with f32 and few outputs, too.
  *
  * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every maps.drain_rows rows
- * they go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
- * only what it has written. With STW_FEAT_ROUNDED_SUMS 16-bit outputs follow, and sums stay in registers. With a
+ * they go to the output, or are added to what this work tile has there already, and begin again from 0; each thread
+ * reads only what it has written. With STW_FEAT_ROUNDED_SUMS 16-bit outputs follow, and sums stay in registers. With a
  * feature such a kernel makes any of dQ, dK and dV (ANY_OUTPUTS), and dK takes dS from shared memory: from registers
  * the kernels of head_dim 128 spilled 11 to 92 stores.
  *
