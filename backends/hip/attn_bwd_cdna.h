@@ -84,8 +84,9 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         /* S and dP in ordinary registers; their start must come from LDS alone */
         SCORES_HERE = ((HD == 128 && MODE == CDNA_PLAIN) || (HD <= 64 && MODE == CDNA_DROPOUT)) && !attn_lifts<T_>::yes,
         P_SCALED = MODE == CDNA_DROPOUT && !dev_is_f16<T_>::yes, /* P has the factor of dropout */
-        /* other maps' calls run beside products; else they spill */
-        AHEAD = MODE == CDNA_DROPOUT && WIDTH < 128 && !attn_lifts<T_>::yes,
+        /* steps that see all pairs know the other maps; their calls run beside products, or they would spill */
+        OTHERS = MODE == CDNA_DROPOUT && (WIDTH < 128 || HD == 128) && !attn_lifts<T_>::yes,
+        AHEAD = OTHERS && WIDTH < 128,
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
@@ -248,10 +249,12 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
     constexpr int MAP = cdna_draws_by(C::MODE, KIND);
-    constexpr bool DRAWS = MAP != CDNA_DRAWS_NOTHING, HERE = attn_cdna_scores<KIND, C>::HERE;
+    constexpr bool DRAWS = MAP >= 0, HERE = attn_cdna_scores<KIND, C>::HERE;
     typedef attn_cdna_drawing<MAP, C> drawing;
     if constexpr (DRAWS)
         if (part == 0) drawing::enter_step(w.calls, w.feature);
+    if constexpr (MAP == CDNA_DRAWS_BEFORE)
+        if (part == 0) drawing::make(w.calls, w.feature, block);
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());
     if constexpr (C::MODE == CDNA_BIAS && ANY)

@@ -9,8 +9,8 @@
 
 #include "attn_bwd_cdna_hidden.h"
 
-/* No map's calls. */
-enum { CDNA_DRAWS_NOTHING = -1 };
+/* No map's calls; those of whichever map it is, before the step. */
+enum { CDNA_DRAWS_NOTHING = -1, CDNA_DRAWS_BEFORE = -2 };
 /* Products of a half (16 queries). */
 enum { CDNA_BESIDE_S, CDNA_BESIDE_DK, CDNA_BESIDE_DQ };
 
@@ -184,15 +184,14 @@ struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> : attn_cdna_drawing_ahead<attn_c
         }
         dropout.bits = all >> 4 * dropout.odd;
     }
-    DEV_FN constexpr int bit_of(int half, int i, int r) { return 16 * half + 4 * i + r; }
 };
 
 /* A call decides four keys of a row. The 16 lanes of four rows make the calls of these, a lane those of row n % 4,
- * every fourth one. `made`: 4 TILES half + 4 i + key. */
+ * every fourth one. `made`: 16 half + 4 i + key. */
 template <class C>
 struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
     : attn_cdna_drawing_ahead<attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>, C> {
-    enum { ROUNDS = 10, PARTS = (ROUNDS + 1) * C::TILES, HALF = 4 * C::TILES };
+    enum { ROUNDS = 10, PARTS = (ROUNDS + 1) * C::TILES };
 
     DEV_FN void part(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int k) {
         const int i = C::TILES - 1 - k % C::TILES, round = k / C::TILES;
@@ -205,17 +204,38 @@ struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
         }
         if (round < ROUNDS) calls.round(dropout, i, round);
         else cdna_shift_in(calls.made, cdna_decide_words(calls.x[i], dropout.limit));
+        if (half == 1 && k == PARTS - 1) calls.made <<= 16 - 4 * C::TILES;
     }
     DEV_FN void exchange(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
         DEV_UNROLL_FOR (int r = 0; r < 4; ++r) calls.given[r] = dev_shuffle(calls.made, (dropout.lane & ~3) + r);
     }
     DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout) {
-        constexpr uint32_t TILES = 0x1111u & ((1u << HALF) - 1), BOTH = TILES | TILES << HALF;
+        constexpr uint32_t TILES = 0x1111u & ((1u << 4 * C::TILES) - 1), BOTH = TILES | TILES << 16;
         uint32_t all = 0;
         DEV_UNROLL_FOR (int r = 0; r < 4; ++r) all |= cdna_turned(calls.given[r], (dropout.lane & 3) - r, BOTH << r);
         dropout.bits = all;
     }
-    DEV_FN constexpr int bit_of(int half, int i, int r) { return HALF * half + 4 * i + r; }
+};
+
+/* Either's, all of them before the step. */
+template <class C>
+struct attn_cdna_drawing<CDNA_DRAWS_BEFORE, C> : attn_cdna_drawing<CDNA_DRAWS_NOTHING, C> {
+    template <class Map> DEV_FN void make(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout, int block) {
+        attn_cdna_feature<C> anew = dropout; /* else what follows from these is kept through all steps */
+        const uint32_t all = cdna_opaque(~0u);
+        anew.lane = (int)__builtin_amdgcn_mbcnt_hi(all, __builtin_amdgcn_mbcnt_lo(all, 0));
+        DEV_UNROLL_FOR (int i = 0; i < 2; ++i) {
+            anew.key[i] = cdna_opaque_scalar(anew.key[i]);
+            anew.third[i] = cdna_opaque_scalar(anew.third[i]);
+        }
+        Map::begin(calls, anew, block);
+        Map::enter_step(calls, anew);
+        dropout.bits = anew.bits;
+    }
+    DEV_FN void make(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout, int block) {
+        if (dropout.map == STW_DROPOUT_FLASH2) make<attn_cdna_drawing<STW_DROPOUT_FLASH2, C>>(calls, dropout, block);
+        else make<attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>>(calls, dropout, block);
+    }
 };
 
 /* Decisions of 16 queries and the wave's keys. */
@@ -231,7 +251,7 @@ template <int MAP, class C> struct attn_cdna_decisions<MAP, C, CDNA_DROPOUT> {
     DEV_METHOD void enter(const attn_cdna_feature<C> &dropout, int h) { bits = dropout.bits, half = h % 2; }
     DEV_METHOD void decide(const attn_cdna_calls<C> &, const attn_cdna_feature<C> &) {}
     DEV_METHOD float kept(float x, int i, int r) const {
-        const int all = __builtin_amdgcn_sbfe((int)bits, (uint32_t)attn_cdna_drawing<MAP, C>::bit_of(half, i, r), 1);
+        const int all = __builtin_amdgcn_sbfe((int)bits, (uint32_t)(16 * half + 4 * i + r), 1);
         return __builtin_bit_cast(float, __builtin_bit_cast(int, x) & all);
     }
 };

@@ -288,6 +288,9 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
         if constexpr (C::AHEAD) {
             if (w.feature.map == STW_DROPOUT_FLASH2) attn_cdna_draw_run<CDNA_INNER_FLASH2>(w, block, run.inner);
             else if (w.feature.map == STW_DROPOUT_MEM_EFF) attn_cdna_draw_run<CDNA_INNER_MEM_EFF>(w, block, run.inner);
+        } else if constexpr (C::OTHERS) {
+            if (w.feature.map != STW_DROPOUT_PHILOX)
+                for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER_OTHERS>(w, block, 0);
         }
         for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
     } while (block < end);
