@@ -325,10 +325,10 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         DEV_UNROLL_FOR (int half = 0; half <= LAST; ++half) do_half(half);
     auto dk_beside = [&](auto put_next_rows) {
         const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
-        if constexpr (DRAWS) { /* 6, 13, and 14 below: no map has more parts beside these products */
+        if constexpr (DRAWS) { /* 6, 24, and 24 below: no map has more parts beside these products */
             auto both = cdna_behind_fragment([&](int j) {
                 put_next_rows.step(j);
-                drawing::template beside<((C::WIDTH < 128 ? 6 : 13) + P - 1) / P>(w.calls, w.feature, block,
+                drawing::template beside<((C::WIDTH < 128 ? 6 : 24) + P - 1) / P>(w.calls, w.feature, block,
                                                                                   first + LAST, CDNA_BESIDE_DK, j, P);
             });
             mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, both);
@@ -337,7 +337,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     if constexpr (DRAWS && C::WIDTH < 128) {
         constexpr int PRODUCTS = C::HALVES / C::PARTS * (C::BN / 16) * C::COLUMNS;
         auto beside_dq = cdna_behind_product([&](int i) {
-            drawing::template beside<(14 + PRODUCTS) / PRODUCTS>(w.calls, w.feature, block, first + LAST,
+            drawing::template beside<(23 + PRODUCTS) / PRODUCTS>(w.calls, w.feature, block, first + LAST,
                                                                  CDNA_BESIDE_DQ, i, PRODUCTS);
         });
         attn_cdna_end_part<KIND>(w, block, part, subnormal, dk_beside, beside_dq);

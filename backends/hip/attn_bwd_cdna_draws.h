@@ -26,12 +26,12 @@ template <class C> struct attn_cdna_calls<C, CDNA_DROPOUT> {
 
     /* A round. Numbers of the first ones are the same in all steps, or for all tiles: left to the compiler. Others are
      * made here and not where they are used, perhaps behind a branch. */
-    DEV_METHOD void round(const attn_cdna_feature<C> &dropout, int i, int number, bool here = true) {
+    DEV_METHOD void round(const attn_cdna_feature<C> &dropout, int i, int number) {
         stw_philox_words &w = x[i];
         w = stw_philox4x32(1, w.word[0], w.word[1], w.word[2], w.word[3],
                            dropout.key[0] + (uint32_t)number * 0x9E3779B9u,
                            dropout.key[1] + (uint32_t)number * 0xBB67AE85u);
-        if (number >= 3 && here) asm volatile("" : "+v"(w.word[0]), "+v"(w.word[1]), "+v"(w.word[2]), "+v"(w.word[3]));
+        if (number >= 3) asm volatile("" : "+v"(w.word[0]), "+v"(w.word[1]), "+v"(w.word[2]), "+v"(w.word[3]));
     }
 };
 
@@ -97,7 +97,7 @@ template <class Map, class C> struct attn_cdna_drawing_half {
     template <int MOST>
     DEV_FN void beside(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int phase,
                        int i, int pieces) {
-        constexpr int EARLY = Map::EARLY, LAST_DK = C::WIDTH < 128 ? EARLY / 4 : EARLY;
+        constexpr int EARLY = Map::EARLY, LAST_DK = Map::BESIDE_LAST_DK;
         const bool splits = half == 1 || C::PARTS == 2; /* dQ follows dK */
         const int first = phase == CDNA_BESIDE_S ? EARLY : phase == CDNA_BESIDE_DK ? 0 : LAST_DK;
         const int end = phase == CDNA_BESIDE_S ? (int)Map::PARTS : phase == CDNA_BESIDE_DK && splits ? LAST_DK : EARLY;
@@ -113,7 +113,8 @@ struct attn_cdna_drawing<STW_DROPOUT_PHILOX, C> : attn_cdna_drawing_half<attn_cd
     enum {
         ROUNDS = 10,
         PARTS = ROUNDS * C::TILES,
-        EARLY = attn_lifts<typename C::T>::yes ? 0 : PARTS * 9 / 20 /* else it spills */
+        EARLY = attn_lifts<typename C::T>::yes ? 0 : PARTS * 9 / 20, /* else it spills */
+        BESIDE_LAST_DK = C::WIDTH < 128 ? EARLY / 4 : EARLY
     };
 
     DEV_FN void enter(attn_cdna_calls<C> &, const attn_cdna_feature<C> &, const attn_cdna_lds<C> &, int) {}
@@ -127,12 +128,19 @@ struct attn_cdna_drawing<STW_DROPOUT_PHILOX, C> : attn_cdna_drawing_half<attn_cd
 };
 
 /* mem_eff: a call decides four keys of a row. The 16 lanes of four rows make the calls of these, a lane those of row
- * n % 4, every fourth one. A part is a round or the exchange of a tile's words: through the half's rows of the wave's
+ * n % 4, every fourth one. A part is half a round or the exchange of a tile's words: through the half's rows of the wave's
  * own dS, which nobody reads then. In these, four lanes have 64 bytes of a row, rows in an order without conflicts. */
 template <class C>
 struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
     : attn_cdna_drawing_half<attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>, C> {
-    enum { ROUNDS = 10, EARLY_ROUNDS = 4, EARLY = EARLY_ROUNDS * C::TILES, PARTS = (ROUNDS + 1) * C::TILES };
+    /* Of a call: the first two rounds whole, halves of the others, the exchange. */
+    enum {
+        OF_CALL = 19,
+        EARLY_OF_CALL = 8,
+        EARLY = EARLY_OF_CALL * C::TILES,
+        BESIDE_LAST_DK = C::WIDTH < 128 ? 0 : EARLY,
+        PARTS = OF_CALL * C::TILES
+    };
 
     DEV_FN void enter(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, const attn_cdna_lds<C> &lds,
                       int block) {
@@ -149,25 +157,31 @@ struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
         calls.uniform[1] = cdna_opaque(x.word[3] ^ (dropout.key[1] + 2 * 0xBB67AE85u));
     }
     DEV_FN void part(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int, int half, int part) {
-        enum { LATE = ROUNDS + 1 - EARLY_ROUNDS };
+        enum { LATE = OF_CALL - EARLY_OF_CALL };
         const bool early = part < EARLY;
         const int i = early ? part % C::TILES : (part - EARLY) / LATE;
-        const int round = early ? part / C::TILES : EARLY_ROUNDS + (part - EARLY) % LATE;
-        stw_philox_words &w = calls.x[i];
-        if (round == 0) {
+        const int k = early ? part / C::TILES : EARLY_OF_CALL + (part - EARLY) % LATE;
+        stw_philox_words &w = calls.x[i], x;
+        const uint32_t number = (uint32_t)k / 2 + 1;
+        const uint32_t key[2] = {dropout.key[0] + number * 0x9E3779B9u, dropout.key[1] + number * 0xBB67AE85u};
+        if (k == 0) {
             w = stw_philox4x32(1, calls.number + (uint32_t)(4 * i), 0, 0, 0, 0, dropout.key[1]);
             if (i == C::TILES - 1) calls.number += dropout.stride << 2; /* 16 rows */
-        } else if (round == 1) {
-            w = stw_philox4x32(1, 0, 0, w.word[2], w.word[3], dropout.key[0] + 0x9E3779B9u, calls.uniform[0]);
-        } else if (round == 2) {
-            w = stw_philox4x32(1, w.word[0], w.word[1], w.word[2], 0, dropout.key[0] + 2 * 0x9E3779B9u,
-                               calls.uniform[1]);
-        } else if (round < ROUNDS) calls.round(dropout, i, round, round < ROUNDS - 1);
-        else {
+        } else if (k == 1) {
+            w = stw_philox4x32(1, 0, 0, w.word[2], w.word[3], key[0], calls.uniform[0]);
+        } else if (k == OF_CALL - 1) {
             const int at = half * 4 * C::SCORE_FOUR;
             cdna_put(calls.put + at, leaf_u4{w.word[1], w.word[0], w.word[3], w.word[2]}); /* as products lie */
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
                 w.word[r] = *(DEV_SHARED uint32_t *)(calls.get[r & 1] + (at + 16 * (r & 2)));
+        } else if (k % 2 == 0) { /* words 2 and 1 to words 0 and 1; the old word 0 is wanted still */
+            x = stw_philox4x32(1, 0, w.word[1], w.word[2], 0, key[0], 0);
+            w.word[1] = x.word[1], w.word[2] = x.word[0];
+            asm volatile("" : "+v"(w.word[1]), "+v"(w.word[2]));
+        } else { /* words 0 and 3 to words 2 and 3 */
+            x = stw_philox4x32(1, w.word[0], 0, 0, k == 3 ? 0 : w.word[3], 0, k == 3 ? calls.uniform[1] : key[1]);
+            w = {{w.word[2], w.word[1], x.word[2], x.word[3]}};
+            if (k < OF_CALL - 2) asm volatile("" : "+v"(w.word[2]), "+v"(w.word[3]));
         }
     }
 };
