@@ -84,7 +84,7 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         /* S and dP in ordinary registers; their start must come from LDS alone */
         SCORES_HERE = ((HD == 128 && MODE == CDNA_PLAIN) || (HD <= 64 && MODE == CDNA_DROPOUT)) && !attn_lifts<T_>::yes,
         P_SCALED = MODE == CDNA_DROPOUT && !dev_is_f16<T_>::yes, /* P has the factor of dropout */
-        /* other maps have steps of their own; flash2's calls of the next one run beside products, else they spill */
+        /* other maps have steps of their own, AHEAD with calls beside products; else three kinds of steps spill */
         OTHERS = MODE == CDNA_DROPOUT && (WIDTH < 128 || HD == 128) && !attn_lifts<T_>::yes,
         AHEAD = OTHERS && WIDTH < 128,
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
@@ -254,9 +254,10 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
     constexpr int MAP = cdna_draws_by(C::MODE, KIND);
-    constexpr bool DRAWS = MAP != CDNA_DRAWS_NOTHING, HERE = attn_cdna_scores<KIND, C>::HERE;
+    constexpr bool DRAWS = MAP >= 0, HERE = attn_cdna_scores<KIND, C>::HERE;
+    constexpr bool HELD = MAP == STW_DROPOUT_MEM_EFF;
     typedef attn_cdna_drawing<MAP, C> drawing;
-    if constexpr (DRAWS)
+    if constexpr (MAP != CDNA_DRAWS_NOTHING)
         if (part == 0) drawing::enter_step(w.calls, w.feature, block);
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());
@@ -276,23 +277,18 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         const int at = half * 2 * (P + V);
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
-        auto draw = cdna_behind_product < false,
-             MAP == STW_DROPOUT_MEM_EFF > ([&](int piece) {
-                        drawing::template beside<2>(w.calls, w.feature, block, first + half, CDNA_BESIDE_S, piece,
-                                                    8 * C::TILES);
-                        if (piece == 8 * C::TILES - 1) t.draws.decide(w.calls, w.feature);
-                    });
-        auto draw_next = cdna_behind_product < false,
-             MAP == STW_DROPOUT_MEM_EFF > ([&](int piece) {
-                        drawing::template beside<1>(w.calls, w.feature, block, first + half, CDNA_BESIDE_DK, piece,
-                                                    8 * C::TILES);
-                    });
+        auto draw = cdna_behind_product<false, HELD>([&](int piece) {
+            drawing::template beside<2>(w.calls, w.feature, block, first + half, CDNA_BESIDE_S, piece, 8 * C::TILES);
+            if (piece == 8 * C::TILES - 1) t.draws.decide(w.calls, w.feature);
+        });
+        auto draw_next = cdna_behind_product<false, HELD>([&](int piece) {
+            drawing::template beside<1>(w.calls, w.feature, block, first + half, CDNA_BESIDE_DK, piece, 8 * C::TILES);
+        });
         /* sums of S take a while; behind masks other instructions would wait in turn */
         enum { ONE_LATER = KIND == CDNA_INNER && !C::IN_AGPRS };
         auto softmax = cdna_behind_product<ONE_LATER>(
             [&](int piece) { t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece); });
-        auto gradient = cdna_behind_product < false,
-             MAP == STW_DROPOUT_MEM_EFF > ([&](int piece) { t.gradient(w.lds, piece); });
+        auto gradient = cdna_behind_product<false, HELD>([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
         prepare_stats();
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */

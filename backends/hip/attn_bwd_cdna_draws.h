@@ -9,8 +9,8 @@
 
 #include "attn_bwd_cdna_hidden.h"
 
-/* No map's calls. */
-enum { CDNA_DRAWS_NOTHING = -1 };
+/* No map's calls; those of flash2 or mem_eff, before the step. */
+enum { CDNA_DRAWS_NOTHING = -1, CDNA_DRAWS_BEFORE = -2 };
 /* Products of a half (16 queries). */
 enum { CDNA_BESIDE_S, CDNA_BESIDE_DK, CDNA_BESIDE_DQ };
 
@@ -138,10 +138,16 @@ struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
         OF_CALL = 19,
         EARLY_OF_CALL = 8,
         EARLY = EARLY_OF_CALL * C::TILES,
-        BESIDE_LAST_DK = C::WIDTH < 128 ? 0 : EARLY,
+        BESIDE_LAST_DK = 0,
         PARTS = OF_CALL * C::TILES
     };
 
+    /* The lane's call of tile 0 and the block's first half. */
+    DEV_FN uint32_t first_number(const attn_cdna_feature<C> &dropout, int block) {
+        const uint32_t n = (uint32_t)dropout.lane & 15, g = (uint32_t)dropout.lane >> 4;
+        return (dropout.third[0] >> 2 | dropout.third[1] << 30) + (n >> 2) +
+               ((uint32_t)(C::BM * block) + 4 * g + (n & 3)) * (dropout.stride >> 2);
+    }
     DEV_FN void enter(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, const attn_cdna_lds<C> &lds,
                       int block) {
         const int n = dropout.lane & 15, g = dropout.lane >> 4, row = (n >> 2 & 1) * 2 + (n >> 3), odd = g & 1;
@@ -149,8 +155,7 @@ struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
         calls.put = cdna_opaque(rows + 16 * ((n & 3) ^ odd));
         calls.get[0] = cdna_opaque(rows + (4 * ((n & 3) ^ 1) + 16 * odd));
         calls.get[1] = cdna_opaque(rows + (4 * ((n & 3) ^ 1) + 16 - 16 * odd));
-        const uint32_t first = dropout.third[0] >> 2 | dropout.third[1] << 30;
-        calls.number = first + (uint32_t)(C::BM * block + 4 * g + (n & 3)) * (dropout.stride >> 2) + (uint32_t)(n >> 2);
+        calls.number = first_number(dropout, block);
         const stw_philox_words x =
             stw_philox4x32(1, dropout.third[1] >> 2 ^ dropout.key[0], 0, 0, 0, 0, dropout.key[1] + 0xBB67AE85u);
         calls.uniform[0] = cdna_opaque(x.word[2]);
@@ -188,8 +193,7 @@ struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
 
 /* flash2: a call decides 16 pairs of eight rows apart and eight keys apart, of eight lanes and two tiles: a lane makes
  * one call of a half, and its 64 lanes have all of the wave's two blocks of 32 keys. `made`: 16 half + 4 (tile % 2) + 8
- * (column / 8) + byte of a word. Parts are of both halves' calls, of the next step, and the exchange follows; where it
- * is not AHEAD, all run before the step, and what follows from the lane is made anew, since registers are few. */
+ * (column / 8) + byte of a word. Parts are of both halves' calls, of the next step, and the exchange follows. */
 template <class C> struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> {
     enum { ROUNDS = 7, PARTS = ROUNDS + 4 };
 
@@ -232,7 +236,7 @@ template <class C> struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> {
     }
     DEV_FN void begin(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, const attn_cdna_lds<C> &,
                       int block) {
-        if constexpr (C::AHEAD) make(calls, dropout, block);
+        make(calls, dropout, block);
     }
     DEV_FN uint32_t turned(const attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
         const int n = dropout.lane & 15, g = dropout.lane >> 4, right = (g >> 1) * 2 + (n & 1) + 8 * (n >> 3);
@@ -243,28 +247,65 @@ template <class C> struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> {
         }
         return all >> 4 * dropout.odd;
     }
-    DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout, int block) {
-        if constexpr (C::AHEAD) dropout.bits = turned(calls, dropout);
-        else {
-            attn_cdna_feature<C> anew = dropout;
-            const uint32_t all = cdna_opaque(~0u);
-            anew.lane = (int)__builtin_amdgcn_mbcnt_hi(all, __builtin_amdgcn_mbcnt_lo(all, 0));
-            DEV_UNROLL_FOR (int i = 0; i < 2; ++i) {
-                anew.key[i] = cdna_opaque_scalar(anew.key[i]);
-                anew.third[i] = cdna_opaque_scalar(anew.third[i]);
-            }
-            make(calls, anew, block);
-            dropout.bits = turned(calls, anew);
-        }
+    DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout, int) {
+        dropout.bits = turned(calls, dropout);
     }
     template <int MOST>
     DEV_FN void beside(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int phase,
                        int i, int pieces) {
-        if constexpr (C::AHEAD) {
-            const int first = 2 * PARTS * share(half, phase, 0) / 100, end = 2 * PARTS * share(half, phase, 1) / 100;
-            run<MOST>(calls, dropout, block + 1, first + (end - first) * i / pieces,
-                      first + (end - first) * (i + 1) / pieces);
+        const int first = 2 * PARTS * share(half, phase, 0) / 100, end = 2 * PARTS * share(half, phase, 1) / 100;
+        run<MOST>(calls, dropout, block + 1, first + (end - first) * i / pieces,
+                  first + (end - first) * (i + 1) / pieces);
+    }
+};
+
+/* Either map's calls of a step, before it. What follows from the lane and the key is made anew in each, since registers
+ * are few. `made` of mem_eff: 16 half + 4 i + key, turned left by the row of four, so that a lane turns all of them
+ * right by its key. */
+template <class C> struct attn_cdna_drawing<CDNA_DRAWS_BEFORE, C> : attn_cdna_drawing<CDNA_DRAWS_NOTHING, C> {
+    typedef attn_cdna_drawing<STW_DROPOUT_FLASH2, C> flash2;
+
+    DEV_FN void begin(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, const attn_cdna_lds<C> &,
+                      int block) {
+        calls.number = attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>::first_number(made_anew(dropout), block);
+    }
+    DEV_FN attn_cdna_feature<C> made_anew(const attn_cdna_feature<C> &dropout) {
+        attn_cdna_feature<C> anew = dropout;
+        const uint32_t all = cdna_opaque(~0u);
+        anew.lane = (int)__builtin_amdgcn_mbcnt_hi(all, __builtin_amdgcn_mbcnt_lo(all, 0));
+        DEV_UNROLL_FOR (int i = 0; i < 2; ++i) anew.key[i] = cdna_opaque_scalar(anew.key[i]);
+        return anew;
+    }
+    DEV_FN uint32_t mem_eff(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
+        uint32_t made = 0, all = 0;
+        DEV_UNROLL_FOR (int half = 1; half >= 0; --half) {
+            const uint32_t number = calls.number + (uint32_t)half * (dropout.stride << 2); /* 16 rows */
+            DEV_UNROLL_FOR (int k = 0; k < 10 * C::TILES; ++k) {
+                const int i = k % C::TILES, round = k / C::TILES;
+                if (round == 0) calls.x[i] = {{number + (uint32_t)(4 * i), dropout.third[1] >> 2, 0, 0}};
+                calls.round(dropout, i, round);
+            }
+            DEV_UNROLL_FOR (int i = C::TILES - 1; i >= 0; --i)
+                cdna_shift_in(made, cdna_decide_words(calls.x[i], dropout.limit));
+            if (half) made <<= 16 - 4 * C::TILES;
         }
+        calls.number += dropout.stride << 3;
+        const uint32_t mine = (uint32_t)dropout.lane & 3;
+        const int row_0 = cdna_opaque((dropout.lane & ~3) << 2);
+        made = __builtin_amdgcn_alignbit(made, made, 0 - mine);
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+            calls.given[r] = (uint32_t)__builtin_amdgcn_ds_bpermute(row_0 + 4 * r, (int)made);
+        constexpr uint32_t TILES = 0x1111u & ((1u << 4 * C::TILES) - 1);
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+            all |= cdna_turned(calls.given[r], (int)mine, (TILES | TILES << 16) << r);
+        return all;
+    }
+    DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout, int block) {
+        const attn_cdna_feature<C> anew = made_anew(dropout);
+        if (anew.map == STW_DROPOUT_FLASH2) {
+            flash2::make(calls, anew, block);
+            dropout.bits = flash2::turned(calls, anew);
+        } else dropout.bits = mem_eff(calls, anew);
     }
 };
 
@@ -274,8 +315,8 @@ template <int MAP, class C, int MODE = C::MODE> struct attn_cdna_decisions {
     DEV_METHOD void decide(const attn_cdna_calls<C> &, const attn_cdna_feature<C> &) {}
     DEV_METHOD void compare(const attn_cdna_feature<C> &, int) {}
 };
-/* flash2: bits of the step. */
-template <class C> struct attn_cdna_decisions<STW_DROPOUT_FLASH2, C, CDNA_DROPOUT> {
+/* Bits of the step. */
+template <class C> struct attn_cdna_decisions<CDNA_DRAWS_BEFORE, C, CDNA_DROPOUT> {
     uint32_t bits;
     int half;
 
@@ -287,6 +328,9 @@ template <class C> struct attn_cdna_decisions<STW_DROPOUT_FLASH2, C, CDNA_DROPOU
         return __builtin_bit_cast(float, __builtin_bit_cast(int, x) & all);
     }
 };
+template <class C>
+struct attn_cdna_decisions<STW_DROPOUT_FLASH2, C, CDNA_DROPOUT>
+    : attn_cdna_decisions<CDNA_DRAWS_BEFORE, C, CDNA_DROPOUT> {};
 template <class C> struct attn_cdna_decisions<CDNA_DRAWS_NOTHING, C, CDNA_DROPOUT> {
     bool keeps[C::TILES][4];
 
