@@ -22,6 +22,8 @@ template <class C> struct attn_cdna_calls<C, CDNA_DROPOUT> {
     uint32_t given[8];      /* the same of lanes that decide this one's pairs                           */
     uint32_t number;        /* mem_eff: of tile 0's call of a half, the one under way or the next       */
     uint32_t uniform[2];    /* what the high word of numbers makes of the second and third round's keys */
+    uint32_t least, key;    /* mem_eff, before the step: the limit, the key of four of this lane          */
+    int row_0;              /* and the lane of four that has row 0, times 4                               */
     cdna_lds *put, *get[2]; /* of a lane's words; of its own pairs': rows 0 and 2, 1 and 3             */
 
     /* A round. Numbers of the first ones are the same in all steps, or for all tiles: left to the compiler. Others are
@@ -265,16 +267,17 @@ template <class C> struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> {
 template <class C> struct attn_cdna_drawing<CDNA_DRAWS_BEFORE, C> : attn_cdna_drawing<CDNA_DRAWS_NOTHING, C> {
     typedef attn_cdna_drawing<STW_DROPOUT_FLASH2, C> flash2;
 
+    DEV_FN void make_anew(attn_cdna_feature<C> &dropout) {
+        asm volatile("v_mbcnt_lo_u32_b32 %0, -1, 0\n\tv_mbcnt_hi_u32_b32 %0, -1, %0" : "=v"(dropout.lane));
+    }
     DEV_FN void begin(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, const attn_cdna_lds<C> &,
                       int block) {
-        calls.number = attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>::first_number(made_anew(dropout), block);
-    }
-    DEV_FN attn_cdna_feature<C> made_anew(const attn_cdna_feature<C> &dropout) {
         attn_cdna_feature<C> anew = dropout;
-        const uint32_t all = cdna_opaque(~0u);
-        anew.lane = (int)__builtin_amdgcn_mbcnt_hi(all, __builtin_amdgcn_mbcnt_lo(all, 0));
-        DEV_UNROLL_FOR (int i = 0; i < 2; ++i) anew.key[i] = cdna_opaque_scalar(anew.key[i]);
-        return anew;
+        make_anew(anew);
+        calls.number = attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>::first_number(anew, block);
+        calls.least = cdna_opaque(dropout.limit);
+        calls.key = cdna_opaque((uint32_t)anew.lane & 3);
+        calls.row_0 = cdna_opaque((anew.lane & ~3) << 2);
     }
     DEV_FN uint32_t mem_eff(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
         uint32_t made = 0, all = 0;
@@ -286,26 +289,26 @@ template <class C> struct attn_cdna_drawing<CDNA_DRAWS_BEFORE, C> : attn_cdna_dr
                 calls.round(dropout, i, round);
             }
             DEV_UNROLL_FOR (int i = C::TILES - 1; i >= 0; --i)
-                cdna_shift_in(made, cdna_decide_words(calls.x[i], dropout.limit));
+                cdna_shift_in(made, cdna_decide_words(calls.x[i], calls.least));
             if (half) made <<= 16 - 4 * C::TILES;
         }
         calls.number += dropout.stride << 3;
-        const uint32_t mine = (uint32_t)dropout.lane & 3;
-        const int row_0 = cdna_opaque((dropout.lane & ~3) << 2);
-        made = __builtin_amdgcn_alignbit(made, made, 0 - mine);
+        made = __builtin_amdgcn_alignbit(made, made, 0 - calls.key);
         DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
-            calls.given[r] = (uint32_t)__builtin_amdgcn_ds_bpermute(row_0 + 4 * r, (int)made);
+            calls.given[r] = (uint32_t)__builtin_amdgcn_ds_bpermute(calls.row_0 + 4 * r, (int)made);
         constexpr uint32_t TILES = 0x1111u & ((1u << 4 * C::TILES) - 1);
         DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
-            all |= cdna_turned(calls.given[r], (int)mine, (TILES | TILES << 16) << r);
+            all |= cdna_turned(calls.given[r], (int)calls.key, (TILES | TILES << 16) << r);
         return all;
     }
     DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout, int block) {
-        const attn_cdna_feature<C> anew = made_anew(dropout);
-        if (anew.map == STW_DROPOUT_FLASH2) {
+        DEV_UNROLL_FOR (int i = 0; i < 2; ++i) dropout.key[i] = cdna_opaque_scalar(dropout.key[i]);
+        if (dropout.map == STW_DROPOUT_FLASH2) {
+            attn_cdna_feature<C> anew = dropout;
+            make_anew(anew);
             flash2::make(calls, anew, block);
             dropout.bits = flash2::turned(calls, anew);
-        } else dropout.bits = mem_eff(calls, anew);
+        } else dropout.bits = mem_eff(calls, dropout);
     }
 };
 
