@@ -130,8 +130,9 @@ struct attn_cdna_drawing<STW_DROPOUT_PHILOX, C> : attn_cdna_drawing_half<attn_cd
 };
 
 /* mem_eff: a call decides four keys of a row. The 16 lanes of four rows make the calls of these, a lane those of row
- * n % 4, every fourth one. A part is half a round or the exchange of a tile's words: through the half's rows of the wave's
- * own dS, which nobody reads then. In these, four lanes have 64 bytes of a row, rows in an order without conflicts. */
+ * n % 4, every fourth one. A part is half a round or the exchange of a tile's words: through the half's rows of the
+ * wave's own dS, which nobody reads then. In these, four lanes have 64 bytes of a row, rows in an order without
+ * conflicts. */
 template <class C>
 struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
     : attn_cdna_drawing_half<attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>, C> {

@@ -168,7 +168,8 @@ template <bool EXACT, class T> DEV_FN leaf_f4 cdna_mma(T, leaf_u2 a, leaf_u2 b, 
 
 /* What runs beside products: nothing; a piece of work behind each of them, in this order and no other; a piece behind
  * those of each fragment, among which the compiler may mix it. LATE: work behind the first product of a row of them
- * comes behind the second. HELD: else clang 19 might make the products behind all of the work (sums but of scores are in the AGPRs). */
+ * comes behind the second. HELD: else clang 19 might make the products behind all of the work (sums but of scores are
+ * in the AGPRs). */
 struct cdna_nothing {
     enum { ORDERED = 0, LATE = 0, HELD = 0 };
     DEV_METHOD void step(int) {}
