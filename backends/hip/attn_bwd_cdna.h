@@ -84,8 +84,9 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         /* S and dP in ordinary registers; their start must come from LDS alone */
         SCORES_HERE = ((HD == 128 && MODE == CDNA_PLAIN) || (HD <= 64 && MODE == CDNA_DROPOUT)) && !attn_lifts<T_>::yes,
         P_SCALED = MODE == CDNA_DROPOUT && !dev_is_f16<T_>::yes, /* P has the factor of dropout */
-        /* other maps' calls run beside products; else they spill */
-        AHEAD = MODE == CDNA_DROPOUT && WIDTH < 128 && !attn_lifts<T_>::yes,
+        /* other maps have steps of their own, AHEAD with calls beside products; else three kinds of steps spill */
+        OTHERS = MODE == CDNA_DROPOUT && (WIDTH < 128 || HD == 128) && !attn_lifts<T_>::yes,
+        AHEAD = OTHERS && WIDTH < 128,
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
@@ -107,22 +108,27 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
 
 /* Sums of dQ, in the order of the registers of the wave that adds. */
 template <class C> struct attn_cdna_dq {
-    char *sums, *sums_above; /* offsets within an instruction reach 4096 bytes both ways */
+    /* With dropout clang 19 would keep, and spill, an address of each offset below 0. */
+    enum { UPWARDS = C::MODE == CDNA_DROPOUT && C::HALVES * C::COLUMNS <= 2 };
+    char *sums, *sums_above; /* offsets within an instruction reach 4096 bytes both ways; UPWARDS: tiles 0 and 1 */
     uint32_t at;
 
     DEV_METHOD void enter_head(float *first_sum, int first, int thread) {
         char *base = (char *)first_sum;
-        sums = cdna_opaque_scalar(base + 4096);
-        sums_above = C::HALVES * C::COLUMNS > 2 ? cdna_opaque_scalar(base + 12288) : nullptr;
+        sums = cdna_opaque_scalar(base + (UPWARDS ? 0 : 4096));
+        sums_above = UPWARDS                      ? cdna_opaque_scalar(base + 4096)
+                     : C::HALVES * C::COLUMNS > 2 ? cdna_opaque_scalar(base + 12288)
+                                                  : nullptr;
         at = (uint32_t)(first * (C::BM * C::HD * 4) + thread * 4);
     }
     /* Of one half; exact: subnormal sums count. */
     DEV_METHOD void add(const leaf_f4 (&dq)[C::COLUMNS], int half, bool exact) const {
         DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) {
             int tile = half * C::COLUMNS + c;
-            const char *base = tile % 4 < 2 ? sums : sums_above;
+            const char *base = tile % 4 < (UPWARDS ? 1 : 2) ? sums : sums_above;
+            const int first = UPWARDS ? 0 : (tile & 1) * 4096 - 4096;
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
-                float *to = (float *)(base + (uint64_t)(at + tile / 4 * 16384) + ((tile & 1) * 4096 - 4096 + r * 1024));
+                float *to = (float *)(base + (uint64_t)(at + tile / 4 * 16384) + (first + r * 1024));
                 if (exact) dev_add_exact(to, dq[c][r]);
                 else dev_add(to, dq[c][r]);
             }
@@ -248,10 +254,11 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
     constexpr int MAP = cdna_draws_by(C::MODE, KIND);
-    constexpr bool DRAWS = MAP != CDNA_DRAWS_NOTHING, HERE = attn_cdna_scores<KIND, C>::HERE;
+    constexpr bool DRAWS = MAP >= 0, HERE = attn_cdna_scores<KIND, C>::HERE;
+    constexpr bool HELD = MAP == STW_DROPOUT_MEM_EFF;
     typedef attn_cdna_drawing<MAP, C> drawing;
-    if constexpr (DRAWS)
-        if (part == 0) drawing::enter_step(w.calls, w.feature);
+    if constexpr (MAP != CDNA_DRAWS_NOTHING)
+        if (part == 0) drawing::enter_step(w.calls, w.feature, block);
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());
     if constexpr (C::MODE == CDNA_BIAS && ANY)
@@ -270,18 +277,18 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         const int at = half * 2 * (P + V);
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
-        auto draw = cdna_behind_product([&](int piece) {
+        auto draw = cdna_behind_product<false, HELD>([&](int piece) {
             drawing::template beside<2>(w.calls, w.feature, block, first + half, CDNA_BESIDE_S, piece, 8 * C::TILES);
             if (piece == 8 * C::TILES - 1) t.draws.decide(w.calls, w.feature);
         });
-        auto draw_next = cdna_behind_product([&](int piece) {
+        auto draw_next = cdna_behind_product<false, HELD>([&](int piece) {
             drawing::template beside<1>(w.calls, w.feature, block, first + half, CDNA_BESIDE_DK, piece, 8 * C::TILES);
         });
         /* sums of S take a while; behind masks other instructions would wait in turn */
         enum { ONE_LATER = KIND == CDNA_INNER && !C::IN_AGPRS };
         auto softmax = cdna_behind_product<ONE_LATER>(
             [&](int piece) { t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece); });
-        auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
+        auto gradient = cdna_behind_product<false, HELD>([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
         prepare_stats();
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
@@ -314,10 +321,10 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         DEV_UNROLL_FOR (int half = 0; half <= LAST; ++half) do_half(half);
     auto dk_beside = [&](auto put_next_rows) {
         const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
-        if constexpr (DRAWS) { /* 6, 13, and 14 below: no map has more parts beside these products */
+        if constexpr (DRAWS) { /* 6, 24, and 24 below: no map has more parts beside these products */
             auto both = cdna_behind_fragment([&](int j) {
                 put_next_rows.step(j);
-                drawing::template beside<((C::WIDTH < 128 ? 6 : 13) + P - 1) / P>(w.calls, w.feature, block,
+                drawing::template beside<((C::WIDTH < 128 ? 6 : 24) + P - 1) / P>(w.calls, w.feature, block,
                                                                                   first + LAST, CDNA_BESIDE_DK, j, P);
             });
             mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, both);
@@ -326,7 +333,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     if constexpr (DRAWS && C::WIDTH < 128) {
         constexpr int PRODUCTS = C::HALVES / C::PARTS * (C::BN / 16) * C::COLUMNS;
         auto beside_dq = cdna_behind_product([&](int i) {
-            drawing::template beside<(14 + PRODUCTS) / PRODUCTS>(w.calls, w.feature, block, first + LAST,
+            drawing::template beside<(23 + PRODUCTS) / PRODUCTS>(w.calls, w.feature, block, first + LAST,
                                                                  CDNA_BESIDE_DQ, i, PRODUCTS);
         });
         attn_cdna_end_part<KIND>(w, block, part, subnormal, dk_beside, beside_dq);

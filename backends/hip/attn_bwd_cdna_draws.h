@@ -2,15 +2,15 @@
  *
  * Dropout's calls of Philox beside the products of CDNA's own main loop (attn_bwd_cdna.h), a round or a few decisions
  * at a time. Behind a product three instructions cost nothing, and no phase of a step has room for all calls, so these
- * begin early: our own map's beside dK and dQ of the half before, those of the others' next step in all phases of a
- * step (AHEAD). C: attn_cdna, the shapes. Lane l is (n, g) = (l % 16, l / 16). */
+ * begin early: our own map's and mem_eff's beside dK and dQ of the half before, those of flash2 for the next step in
+ * all phases of a step (AHEAD). C: attn_cdna, the shapes. Lane l is (n, g) = (l % 16, l / 16). */
 #ifndef STW_HIP_ATTN_BWD_CDNA_DRAWS_H
 #define STW_HIP_ATTN_BWD_CDNA_DRAWS_H
 
 #include "attn_bwd_cdna_hidden.h"
 
-/* No map's calls. */
-enum { CDNA_DRAWS_NOTHING = -1 };
+/* No map's calls; those of flash2 or mem_eff, before the step. */
+enum { CDNA_DRAWS_NOTHING = -1, CDNA_DRAWS_BEFORE = -2 };
 /* Products of a half (16 queries). */
 enum { CDNA_BESIDE_S, CDNA_BESIDE_DK, CDNA_BESIDE_DQ };
 
@@ -18,8 +18,13 @@ enum { CDNA_BESIDE_S, CDNA_BESIDE_DK, CDNA_BESIDE_DQ };
 template <class C, int MODE = C::MODE> struct attn_cdna_calls {};
 template <class C> struct attn_cdna_calls<C, CDNA_DROPOUT> {
     stw_philox_words x[C::TILES];
-    uint32_t made;     /* flash2, mem_eff: decisions of this lane's calls, of the next step */
-    uint32_t given[8]; /* the same of lanes that decide this one's pairs                    */
+    uint32_t made;          /* flash2: decisions of this lane's calls, of a step                       */
+    uint32_t given[8];      /* the same of lanes that decide this one's pairs                           */
+    uint32_t number;        /* mem_eff: of tile 0's call of a half, the one under way or the next       */
+    uint32_t uniform[2];    /* what the high word of numbers makes of the second and third round's keys */
+    uint32_t least, key;    /* mem_eff, before the step: the limit, the key of four of this lane          */
+    int row_0;              /* and the lane of four that has row 0, times 4                               */
+    cdna_lds *put, *get[2]; /* of a lane's words; of its own pairs': rows 0 and 2, 1 and 3             */
 
     /* A round. Numbers of the first ones are the same in all steps, or for all tiles: left to the compiler. Others are
      * made here and not where they are used, perhaps behind a branch. */
@@ -76,9 +81,37 @@ template <int MAP, class C> struct attn_cdna_drawing {
     DEV_FN void beside(attn_cdna_calls<C> &, const attn_cdna_feature<C> &, int, int, int, int, int) {}
 };
 
-/* Our own map: a call decides four rows of a key, which are a lane's own. A part is a round; EARLY of a half's PARTS
- * run beside dK and dQ of the half before, and up to two of the others behind each product of S. */
-template <class C> struct attn_cdna_drawing<STW_DROPOUT_PHILOX, C> {
+/* Calls of a half: EARLY of its PARTS run beside dK and dQ of the half before, and up to two of the others behind each
+ * product of S. */
+template <class Map, class C> struct attn_cdna_drawing_half {
+    template <int MOST>
+    DEV_FN void run(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int from,
+                    int to) {
+        DEV_UNROLL_FOR (int e = 0; e < MOST; ++e)
+            if (from + e < to) Map::part(calls, dropout, block, half, from + e);
+    }
+    DEV_FN void begin(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, const attn_cdna_lds<C> &lds,
+                      int block) {
+        Map::enter(calls, dropout, lds, block);
+        run<(int)Map::EARLY>(calls, dropout, block, 0, 0, Map::EARLY);
+    }
+    DEV_FN void enter_step(attn_cdna_calls<C> &, attn_cdna_feature<C> &, int) {}
+    template <int MOST>
+    DEV_FN void beside(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int phase,
+                       int i, int pieces) {
+        constexpr int EARLY = Map::EARLY, LAST_DK = Map::BESIDE_LAST_DK;
+        const bool splits = half == 1 || C::PARTS == 2; /* dQ follows dK */
+        const int first = phase == CDNA_BESIDE_S ? EARLY : phase == CDNA_BESIDE_DK ? 0 : LAST_DK;
+        const int end = phase == CDNA_BESIDE_S ? (int)Map::PARTS : phase == CDNA_BESIDE_DK && splits ? LAST_DK : EARLY;
+        const int of = phase == CDNA_BESIDE_S ? half : half + 1;
+        run<MOST>(calls, dropout, block + of / 2, of % 2, first + (end - first) * i / pieces,
+                  first + (end - first) * (i + 1) / pieces);
+    }
+};
+
+/* Our own map: a call decides four rows of a key, which are a lane's own. A part is a round. */
+template <class C>
+struct attn_cdna_drawing<STW_DROPOUT_PHILOX, C> : attn_cdna_drawing_half<attn_cdna_drawing<STW_DROPOUT_PHILOX, C>, C> {
     enum {
         ROUNDS = 10,
         PARTS = ROUNDS * C::TILES,
@@ -86,72 +119,85 @@ template <class C> struct attn_cdna_drawing<STW_DROPOUT_PHILOX, C> {
         BESIDE_LAST_DK = C::WIDTH < 128 ? EARLY / 4 : EARLY
     };
 
-    template <int MOST>
-    DEV_FN void run(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int from,
-                    int to) {
-        DEV_UNROLL_FOR (int e = 0; e < MOST; ++e) {
-            const int part = from + e;
-            if (part >= to) continue;
-            const int i = part % C::TILES, round = part / C::TILES;
-            if (round == 0)
-                calls.x[i] = {{dropout.row + (uint32_t)(8 * block + 4 * half), dropout.col + (uint32_t)(16 * i),
-                               dropout.third[0], dropout.third[1]}};
-            calls.round(dropout, i, round);
-        }
-    }
-    DEV_FN void begin(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block) {
-        run<EARLY>(calls, dropout, block, 0, 0, EARLY);
-    }
-    DEV_FN void enter_step(attn_cdna_calls<C> &, attn_cdna_feature<C> &) {}
-    template <int MOST>
-    DEV_FN void beside(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int phase,
-                       int i, int pieces) {
-        const bool splits = half == 1 || C::PARTS == 2; /* dQ follows dK */
-        const int first = phase == CDNA_BESIDE_S ? (int)EARLY : phase == CDNA_BESIDE_DK ? 0 : (int)BESIDE_LAST_DK;
-        const int end = phase == CDNA_BESIDE_S              ? (int)PARTS
-                        : phase == CDNA_BESIDE_DK && splits ? (int)BESIDE_LAST_DK
-                                                            : (int)EARLY;
-        const int of = phase == CDNA_BESIDE_S ? half : half + 1;
-        run<MOST>(calls, dropout, block + of / 2, of % 2, first + (end - first) * i / pieces,
-                  first + (end - first) * (i + 1) / pieces);
+    DEV_FN void enter(attn_cdna_calls<C> &, const attn_cdna_feature<C> &, const attn_cdna_lds<C> &, int) {}
+    DEV_FN void part(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int part) {
+        const int i = part % C::TILES, round = part / C::TILES;
+        if (round == 0)
+            calls.x[i] = {{dropout.row + (uint32_t)(8 * block + 4 * half), dropout.col + (uint32_t)(16 * i),
+                           dropout.third[0], dropout.third[1]}};
+        calls.round(dropout, i, round);
     }
 };
 
-/* The others': parts of all calls of the next step, then the exchange. MAP: parts of a half in `run`. */
-template <class Map, class C> struct attn_cdna_drawing_ahead {
-    typedef attn_cdna_calls<C> calls_of;
-    typedef attn_cdna_feature<C> feature_of;
-    /* Hundredths of the parts that have run before and behind these products. */
-    DEV_FN constexpr int share(int half, int phase, int behind) {
-        constexpr int narrow[] = {0, 27, 45, 45, 70, 79, 100}, wide[] = {0, 28, 55, 55, 83, 100, 100};
-        constexpr int parts[] = {0, 30, 50, 50, 80, 100, 100};
-        return (C::PARTS == 2 ? parts : C::WIDTH < 128 ? narrow : wide)[3 * half + phase + behind];
-    }
-    template <int MOST> DEV_FN void run(calls_of &calls, const feature_of &dropout, int block, int from, int to) {
-        DEV_UNROLL_FOR (int e = 0; e < MOST; ++e) { /* the second half's decisions are the high bits */
-            const int part = from + e;
-            if (part < to) Map::part(calls, dropout, block, 1 - part / (int)Map::PARTS, part % (int)Map::PARTS);
-        }
-        if (to == 2 * (int)Map::PARTS && from < to) Map::exchange(calls, dropout);
-    }
-    DEV_FN void begin(calls_of &calls, const feature_of &dropout, int block) {
-        calls.made = 0;
-        run<2 * (int)Map::PARTS>(calls, dropout, block, 0, 2 * (int)Map::PARTS);
-    }
-    template <int MOST>
-    DEV_FN void beside(calls_of &calls, const feature_of &dropout, int block, int half, int phase, int i, int pieces) {
-        const int first = 2 * (int)Map::PARTS * share(half, phase, 0) / 100;
-        const int end = 2 * (int)Map::PARTS * share(half, phase, 1) / 100;
-        run<MOST>(calls, dropout, block + 1, first + (end - first) * i / pieces,
-                  first + (end - first) * (i + 1) / pieces);
-    }
-};
-
-/* A call decides 16 pairs of eight rows apart and eight keys apart, of eight lanes and two tiles: a lane makes one
- * call of a half, and its 64 lanes have all of the wave's two blocks of 32 keys. `made`: 16 half + 4 (tile % 2) + 8
- * (column / 8) + byte of a word. */
+/* mem_eff: a call decides four keys of a row. The 16 lanes of four rows make the calls of these, a lane those of row
+ * n % 4, every fourth one. A part is half a round or the exchange of a tile's words: through the half's rows of the
+ * wave's own dS, which nobody reads then. In these, four lanes have 64 bytes of a row, rows in an order without
+ * conflicts. */
 template <class C>
-struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> : attn_cdna_drawing_ahead<attn_cdna_drawing<STW_DROPOUT_FLASH2, C>, C> {
+struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
+    : attn_cdna_drawing_half<attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>, C> {
+    /* Of a call: the first two rounds whole, halves of the others, the exchange. */
+    enum {
+        OF_CALL = 19,
+        EARLY_OF_CALL = 8,
+        EARLY = EARLY_OF_CALL * C::TILES,
+        BESIDE_LAST_DK = 0,
+        PARTS = OF_CALL * C::TILES
+    };
+
+    /* The lane's call of tile 0 and the block's first half. */
+    DEV_FN uint32_t first_number(const attn_cdna_feature<C> &dropout, int block) {
+        const uint32_t n = (uint32_t)dropout.lane & 15, g = (uint32_t)dropout.lane >> 4;
+        return (dropout.third[0] >> 2 | dropout.third[1] << 30) + (n >> 2) +
+               ((uint32_t)(C::BM * block) + 4 * g + (n & 3)) * (dropout.stride >> 2);
+    }
+    DEV_FN void enter(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, const attn_cdna_lds<C> &lds,
+                      int block) {
+        const int n = dropout.lane & 15, g = dropout.lane >> 4, row = (n >> 2 & 1) * 2 + (n >> 3), odd = g & 1;
+        cdna_lds *const rows = lds.to_zipped + (row * C::SCORE_ROW - 4 * n);
+        calls.put = cdna_opaque(rows + 16 * ((n & 3) ^ odd));
+        calls.get[0] = cdna_opaque(rows + (4 * ((n & 3) ^ 1) + 16 * odd));
+        calls.get[1] = cdna_opaque(rows + (4 * ((n & 3) ^ 1) + 16 - 16 * odd));
+        calls.number = first_number(dropout, block);
+        const stw_philox_words x =
+            stw_philox4x32(1, dropout.third[1] >> 2 ^ dropout.key[0], 0, 0, 0, 0, dropout.key[1] + 0xBB67AE85u);
+        calls.uniform[0] = cdna_opaque(x.word[2]);
+        calls.uniform[1] = cdna_opaque(x.word[3] ^ (dropout.key[1] + 2 * 0xBB67AE85u));
+    }
+    DEV_FN void part(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int, int half, int part) {
+        enum { LATE = OF_CALL - EARLY_OF_CALL };
+        const bool early = part < EARLY;
+        const int i = early ? part % C::TILES : (part - EARLY) / LATE;
+        const int k = early ? part / C::TILES : EARLY_OF_CALL + (part - EARLY) % LATE;
+        stw_philox_words &w = calls.x[i], x;
+        const uint32_t number = (uint32_t)k / 2 + 1;
+        const uint32_t key[2] = {dropout.key[0] + number * 0x9E3779B9u, dropout.key[1] + number * 0xBB67AE85u};
+        if (k == 0) {
+            w = stw_philox4x32(1, calls.number + (uint32_t)(4 * i), 0, 0, 0, 0, dropout.key[1]);
+            if (i == C::TILES - 1) calls.number += dropout.stride << 2; /* 16 rows */
+        } else if (k == 1) {
+            w = stw_philox4x32(1, 0, 0, w.word[2], w.word[3], key[0], calls.uniform[0]);
+        } else if (k == OF_CALL - 1) {
+            const int at = half * 4 * C::SCORE_FOUR;
+            cdna_put(calls.put + at, leaf_u4{w.word[1], w.word[0], w.word[3], w.word[2]}); /* as products lie */
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                w.word[r] = *(DEV_SHARED uint32_t *)(calls.get[r & 1] + (at + 16 * (r & 2)));
+        } else if (k % 2 == 0) { /* words 2 and 1 to words 0 and 1; the old word 0 is wanted still */
+            x = stw_philox4x32(1, 0, w.word[1], w.word[2], 0, key[0], 0);
+            w.word[1] = x.word[1], w.word[2] = x.word[0];
+            asm volatile("" : "+v"(w.word[1]), "+v"(w.word[2]));
+        } else { /* words 0 and 3 to words 2 and 3 */
+            x = stw_philox4x32(1, w.word[0], 0, 0, k == 3 ? 0 : w.word[3], 0, k == 3 ? calls.uniform[1] : key[1]);
+            w = {{w.word[2], w.word[1], x.word[2], x.word[3]}};
+            if (k < OF_CALL - 2) asm volatile("" : "+v"(w.word[2]), "+v"(w.word[3]));
+        }
+    }
+};
+
+/* flash2: a call decides 16 pairs of eight rows apart and eight keys apart, of eight lanes and two tiles: a lane makes
+ * one call of a half, and its 64 lanes have all of the wave's two blocks of 32 keys. `made`: 16 half + 4 (tile % 2) + 8
+ * (column / 8) + byte of a word. Parts are of both halves' calls, of the next step, and the exchange follows. */
+template <class C> struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> {
     enum { ROUNDS = 7, PARTS = ROUNDS + 4 };
 
     DEV_FN void part(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int k) {
@@ -175,66 +221,120 @@ struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> : attn_cdna_drawing_ahead<attn_c
             calls.given[4 + r] = dev_shuffle(calls.made, from + 32);
         }
     }
-    DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout) {
+    /* Hundredths of the parts that have run before and behind these products. */
+    DEV_FN constexpr int share(int half, int phase, int behind) {
+        constexpr int narrow[] = {0, 27, 45, 45, 70, 79, 100}, wide[] = {0, 28, 55, 55, 83, 100, 100};
+        constexpr int parts[] = {0, 30, 50, 50, 80, 100, 100};
+        return (C::PARTS == 2 ? parts : C::WIDTH < 128 ? narrow : wide)[3 * half + phase + behind];
+    }
+    template <int MOST>
+    DEV_FN void run(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int from, int to) {
+        DEV_UNROLL_FOR (int e = 0; e < MOST; ++e) /* the second half's decisions are the high bits */
+            if (from + e < to) part(calls, dropout, block, 1 - (from + e) / PARTS, (from + e) % PARTS);
+        if (to == 2 * PARTS && from < to) exchange(calls, dropout);
+    }
+    DEV_FN void make(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block) {
+        calls.made = 0;
+        run<2 * PARTS>(calls, dropout, block, 0, 2 * PARTS);
+    }
+    DEV_FN void begin(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, const attn_cdna_lds<C> &,
+                      int block) {
+        make(calls, dropout, block);
+    }
+    DEV_FN uint32_t turned(const attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
         const int n = dropout.lane & 15, g = dropout.lane >> 4, right = (g >> 1) * 2 + (n & 1) + 8 * (n >> 3);
         uint32_t all = 0;
         DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
             all |= cdna_turned(calls.given[r], right - r, 0x00110011u << r);
             all |= cdna_turned(calls.given[4 + r], right - r - 8, 0x11001100u << r);
         }
-        dropout.bits = all >> 4 * dropout.odd;
+        return all >> 4 * dropout.odd;
     }
-    DEV_FN constexpr int bit_of(int half, int i, int r) { return 16 * half + 4 * i + r; }
+    DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout, int) {
+        dropout.bits = turned(calls, dropout);
+    }
+    template <int MOST>
+    DEV_FN void beside(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int phase,
+                       int i, int pieces) {
+        const int first = 2 * PARTS * share(half, phase, 0) / 100, end = 2 * PARTS * share(half, phase, 1) / 100;
+        run<MOST>(calls, dropout, block + 1, first + (end - first) * i / pieces,
+                  first + (end - first) * (i + 1) / pieces);
+    }
 };
 
-/* A call decides four keys of a row. The 16 lanes of four rows make the calls of these, a lane those of row n % 4,
- * every fourth one. `made`: 4 TILES half + 4 i + key. */
-template <class C>
-struct attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>
-    : attn_cdna_drawing_ahead<attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>, C> {
-    enum { ROUNDS = 10, PARTS = (ROUNDS + 1) * C::TILES, HALF = 4 * C::TILES };
+/* Either map's calls of a step, before it. What follows from the lane and the key is made anew in each, since registers
+ * are few. `made` of mem_eff: 16 half + 4 i + key, turned left by the row of four, so that a lane turns all of them
+ * right by its key. */
+template <class C> struct attn_cdna_drawing<CDNA_DRAWS_BEFORE, C> : attn_cdna_drawing<CDNA_DRAWS_NOTHING, C> {
+    typedef attn_cdna_drawing<STW_DROPOUT_FLASH2, C> flash2;
 
-    DEV_FN void part(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, int block, int half, int k) {
-        const int i = C::TILES - 1 - k % C::TILES, round = k / C::TILES;
-        if (round == 0) {
-            const uint32_t n = (uint32_t)dropout.lane & 15, g = (uint32_t)dropout.lane >> 4, row = dropout.stride >> 2;
-            const uint32_t first =
-                (dropout.third[0] >> 2 | dropout.third[1] << 30) + (4 * g + (n & 3)) * row + (n >> 2);
-            calls.x[i] = {
-                {first + (uint32_t)(32 * block + 16 * half) * row + (uint32_t)(4 * i), dropout.third[1] >> 2, 0, 0}};
+    DEV_FN void make_anew(attn_cdna_feature<C> &dropout) {
+        asm volatile("v_mbcnt_lo_u32_b32 %0, -1, 0\n\tv_mbcnt_hi_u32_b32 %0, -1, %0" : "=v"(dropout.lane));
+    }
+    DEV_FN void begin(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout, const attn_cdna_lds<C> &,
+                      int block) {
+        attn_cdna_feature<C> anew = dropout;
+        make_anew(anew);
+        calls.number = attn_cdna_drawing<STW_DROPOUT_MEM_EFF, C>::first_number(anew, block);
+        calls.least = cdna_opaque(dropout.limit);
+        calls.key = cdna_opaque((uint32_t)anew.lane & 3);
+        calls.row_0 = cdna_opaque((anew.lane & ~3) << 2);
+    }
+    DEV_FN uint32_t mem_eff(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
+        uint32_t made = 0, all = 0;
+        DEV_UNROLL_FOR (int half = 1; half >= 0; --half) {
+            const uint32_t number = calls.number + (uint32_t)half * (dropout.stride << 2); /* 16 rows */
+            DEV_UNROLL_FOR (int k = 0; k < 10 * C::TILES; ++k) {
+                const int i = k % C::TILES, round = k / C::TILES;
+                if (round == 0) calls.x[i] = {{number + (uint32_t)(4 * i), dropout.third[1] >> 2, 0, 0}};
+                calls.round(dropout, i, round);
+            }
+            DEV_UNROLL_FOR (int i = C::TILES - 1; i >= 0; --i)
+                cdna_shift_in(made, cdna_decide_words(calls.x[i], calls.least));
+            if (half) made <<= 16 - 4 * C::TILES;
         }
-        if (round < ROUNDS) calls.round(dropout, i, round);
-        else cdna_shift_in(calls.made, cdna_decide_words(calls.x[i], dropout.limit));
+        calls.number += dropout.stride << 3;
+        made = __builtin_amdgcn_alignbit(made, made, 0 - calls.key);
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+            calls.given[r] = (uint32_t)__builtin_amdgcn_ds_bpermute(calls.row_0 + 4 * r, (int)made);
+        constexpr uint32_t TILES = 0x1111u & ((1u << 4 * C::TILES) - 1);
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+            all |= cdna_turned(calls.given[r], (int)calls.key, (TILES | TILES << 16) << r);
+        return all;
     }
-    DEV_FN void exchange(attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
-        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) calls.given[r] = dev_shuffle(calls.made, (dropout.lane & ~3) + r);
+    DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout, int block) {
+        DEV_UNROLL_FOR (int i = 0; i < 2; ++i) dropout.key[i] = cdna_opaque_scalar(dropout.key[i]);
+        if (dropout.map == STW_DROPOUT_FLASH2) {
+            attn_cdna_feature<C> anew = dropout;
+            make_anew(anew);
+            flash2::make(calls, anew, block);
+            dropout.bits = flash2::turned(calls, anew);
+        } else dropout.bits = mem_eff(calls, dropout);
     }
-    DEV_FN void enter_step(attn_cdna_calls<C> &calls, attn_cdna_feature<C> &dropout) {
-        constexpr uint32_t TILES = 0x1111u & ((1u << HALF) - 1), BOTH = TILES | TILES << HALF;
-        uint32_t all = 0;
-        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) all |= cdna_turned(calls.given[r], (dropout.lane & 3) - r, BOTH << r);
-        dropout.bits = all;
-    }
-    DEV_FN constexpr int bit_of(int half, int i, int r) { return HALF * half + 4 * i + r; }
 };
 
-/* Decisions of 16 queries and the wave's keys. */
+/* Decisions of 16 queries and the wave's keys. decide(): all words are there; compare(): a tile's are wanted soon. */
 template <int MAP, class C, int MODE = C::MODE> struct attn_cdna_decisions {
     DEV_METHOD void enter(const attn_cdna_feature<C> &, int) {}
     DEV_METHOD void decide(const attn_cdna_calls<C> &, const attn_cdna_feature<C> &) {}
+    DEV_METHOD void compare(const attn_cdna_feature<C> &, int) {}
 };
-/* Of flash2 and mem_eff: bits of the step. */
-template <int MAP, class C> struct attn_cdna_decisions<MAP, C, CDNA_DROPOUT> {
+/* Bits of the step. */
+template <class C> struct attn_cdna_decisions<CDNA_DRAWS_BEFORE, C, CDNA_DROPOUT> {
     uint32_t bits;
     int half;
 
     DEV_METHOD void enter(const attn_cdna_feature<C> &dropout, int h) { bits = dropout.bits, half = h % 2; }
     DEV_METHOD void decide(const attn_cdna_calls<C> &, const attn_cdna_feature<C> &) {}
+    DEV_METHOD void compare(const attn_cdna_feature<C> &, int) {}
     DEV_METHOD float kept(float x, int i, int r) const {
-        const int all = __builtin_amdgcn_sbfe((int)bits, (uint32_t)attn_cdna_drawing<MAP, C>::bit_of(half, i, r), 1);
+        const int all = __builtin_amdgcn_sbfe((int)bits, (uint32_t)(16 * half + 4 * i + r), 1);
         return __builtin_bit_cast(float, __builtin_bit_cast(int, x) & all);
     }
 };
+template <class C>
+struct attn_cdna_decisions<STW_DROPOUT_FLASH2, C, CDNA_DROPOUT>
+    : attn_cdna_decisions<CDNA_DRAWS_BEFORE, C, CDNA_DROPOUT> {};
 template <class C> struct attn_cdna_decisions<CDNA_DRAWS_NOTHING, C, CDNA_DROPOUT> {
     bool keeps[C::TILES][4];
 
@@ -244,16 +344,15 @@ template <class C> struct attn_cdna_decisions<CDNA_DRAWS_NOTHING, C, CDNA_DROPOU
                 keeps[i][r] = (dropout.bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0;
     }
     DEV_METHOD void decide(const attn_cdna_calls<C> &, const attn_cdna_feature<C> &) {}
+    DEV_METHOD void compare(const attn_cdna_feature<C> &, int) {}
     DEV_METHOD float kept(float x, float y, int i, int r) const { return keeps[i][r] ? x : y; }
     DEV_METHOD float kept(float x, int i, int r) const { return keeps[i][r] ? x : 0.0f; }
 };
-template <class C> struct attn_cdna_decisions<STW_DROPOUT_PHILOX, C, CDNA_DROPOUT> {
+/* Four words a tile. */
+template <class C> struct attn_cdna_decisions_of_words {
     cdna_four tiles[C::TILES];
 
     DEV_METHOD void enter(const attn_cdna_feature<C> &, int) {}
-    DEV_METHOD void decide(const attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
-        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) tiles[i] = cdna_decide_words(calls.x[i], dropout.limit);
-    }
     /* Else clang 19 would compare here, and wait for what it compares. */
     DEV_METHOD float kept(float x, float y, int i, int r) const {
         float z;
@@ -268,6 +367,23 @@ template <class C> struct attn_cdna_decisions<STW_DROPOUT_PHILOX, C, CDNA_DROPOU
             asm("s_nop 0\n\tv_cndmask_b32_e64 %0, 0, %1, %2" : "=v"(z) : "v"(x), "s"(tiles[i].keeps[r]));
         else asm("v_cndmask_b32_e64 %0, 0, %1, %2" : "=v"(z) : "v"(x), "s"(tiles[i].keeps[r]));
         return z;
+    }
+};
+template <class C> struct attn_cdna_decisions<STW_DROPOUT_PHILOX, C, CDNA_DROPOUT> : attn_cdna_decisions_of_words<C> {
+    DEV_METHOD void decide(const attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &dropout) {
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) this->tiles[i] = cdna_decide_words(calls.x[i], dropout.limit);
+    }
+    DEV_METHOD void compare(const attn_cdna_feature<C> &, int) {}
+};
+/* mem_eff: words are on their way from LDS. */
+template <class C> struct attn_cdna_decisions<STW_DROPOUT_MEM_EFF, C, CDNA_DROPOUT> : attn_cdna_decisions_of_words<C> {
+    stw_philox_words x[C::TILES];
+
+    DEV_METHOD void decide(const attn_cdna_calls<C> &calls, const attn_cdna_feature<C> &) {
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) x[i] = calls.x[i];
+    }
+    DEV_METHOD void compare(const attn_cdna_feature<C> &dropout, int i) {
+        this->tiles[i] = cdna_decide_words(x[i], dropout.limit);
     }
 };
 

@@ -283,10 +283,10 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         stride = cdna_spread<C>((uint32_t)dev_uniform((int)s.row_stride));
         limit = cdna_spread<C>(limit);
     }
-    /* Calls run beside products (attn_bwd_cdna_draws.h): there is nothing besides; of our own map a lane's are its own
+    /* Calls are made as in attn_bwd_cdna_draws.h: there is nothing besides; of our own map a lane's are its own
      * rows', of mem_eff they are as many for each row. */
     DEV_METHOD bool draws() const {
-        const bool fits = map == STW_DROPOUT_PHILOX ? shift == 0 : (C::AHEAD && (map == STW_DROPOUT_FLASH2 || calm));
+        const bool fits = map == STW_DROPOUT_PHILOX ? shift == 0 : (C::OTHERS && (map == STW_DROPOUT_FLASH2 || calm));
         return fits && drops && !slopes && !caps;
     }
 

@@ -251,7 +251,7 @@ template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const
 /* Steps from `block` on, before `end`, with the calls of each beside the products of the one before. */
 template <int KIND, class C> DEV_FN void attn_cdna_draw_run(attn_cdna_loop<C> &w, int &block, int end) {
     if (block >= end) return;
-    attn_cdna_drawing<cdna_draws_by(C::MODE, KIND), C>::begin(w.calls, w.feature, block);
+    attn_cdna_drawing<cdna_draws_by(C::MODE, KIND), C>::begin(w.calls, w.feature, w.lds, block);
     for (; block < end; ++block) attn_cdna_step<KIND>(w, block, 0);
 }
 
@@ -283,11 +283,13 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
         cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
         if constexpr (C::MODE == CDNA_DROPOUT)
             if (block < run.inner && w.feature.map == STW_DROPOUT_PHILOX)
-                attn_cdna_drawing<STW_DROPOUT_PHILOX, C>::begin(w.calls, w.feature, block);
+                attn_cdna_drawing<STW_DROPOUT_PHILOX, C>::begin(w.calls, w.feature, w.lds, block);
         for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
         if constexpr (C::AHEAD) {
             if (w.feature.map == STW_DROPOUT_FLASH2) attn_cdna_draw_run<CDNA_INNER_FLASH2>(w, block, run.inner);
             else if (w.feature.map == STW_DROPOUT_MEM_EFF) attn_cdna_draw_run<CDNA_INNER_MEM_EFF>(w, block, run.inner);
+        } else if constexpr (C::OTHERS) {
+            if (w.feature.map != STW_DROPOUT_PHILOX) attn_cdna_draw_run<CDNA_INNER_OTHERS>(w, block, run.inner);
         }
         for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
     } while (block < end);

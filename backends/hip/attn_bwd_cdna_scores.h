@@ -11,12 +11,22 @@
 /* What a wave must mind in a step, from the least to the most: nothing, since it sees none of its pairs (UNSEEN) or all
  * of them (INNER); pairs right of a bound (EDGE); pairs left of one too, rows of infinite LSE, and sums of dQ that may
  * be subnormal (ANY); all that, and products that may lose subnormal operands (EXACT). INNER and EDGE make decisions of
- * dropout by our own map, two more kinds do as INNER by the others. */
-enum { CDNA_UNSEEN, CDNA_INNER, CDNA_INNER_FLASH2, CDNA_INNER_MEM_EFF, CDNA_EDGE, CDNA_ANY, CDNA_EXACT };
-DEV_FN constexpr bool cdna_sees_all(int kind) { return kind >= CDNA_INNER && kind <= CDNA_INNER_MEM_EFF; }
-/* The map whose calls run beside a step's products. */
+ * dropout by our own map, more kinds do as INNER by the others: each, or both (OTHERS). */
+enum {
+    CDNA_UNSEEN,
+    CDNA_INNER,
+    CDNA_INNER_FLASH2,
+    CDNA_INNER_MEM_EFF,
+    CDNA_INNER_OTHERS,
+    CDNA_EDGE,
+    CDNA_ANY,
+    CDNA_EXACT
+};
+DEV_FN constexpr bool cdna_sees_all(int kind) { return kind >= CDNA_INNER && kind <= CDNA_INNER_OTHERS; }
+/* The map whose calls run beside a step's products, or before it. */
 DEV_FN constexpr int cdna_draws_by(int mode, int kind) {
     if (mode != CDNA_DROPOUT || kind == CDNA_UNSEEN || kind >= CDNA_ANY) return CDNA_DRAWS_NOTHING;
+    if (kind == CDNA_INNER_OTHERS) return CDNA_DRAWS_BEFORE;
     if (kind == CDNA_INNER_FLASH2) return STW_DROPOUT_FLASH2;
     return kind == CDNA_INNER_MEM_EFF ? (int)STW_DROPOUT_MEM_EFF : (int)STW_DROPOUT_PHILOX;
 }
@@ -147,6 +157,7 @@ template <int KIND, class C> struct attn_cdna_scores {
         if constexpr (CAPS) {
             softmax_capped(how, feature, lse, e, stage);
         } else if (stage == 0) {
+            if (k == 0) draws.compare(feature, i);
             if constexpr (cdna_biased(C::MODE)) p[e] = biased(how, feature, k ? lse.zw : lse.xy, e);
             else p[e] = __builtin_elementwise_fma(scores_of(e), (leaf_f2)how.scale_log2, k ? lse.zw : lse.xy);
             if constexpr (C::MODE == CDNA_ALIBI || (DROPS && ANY)) p[e] = distances.subtract_from(p[e], feature, k, i);

@@ -168,20 +168,22 @@ template <bool EXACT, class T> DEV_FN leaf_f4 cdna_mma(T, leaf_u2 a, leaf_u2 b, 
 
 /* What runs beside products: nothing; a piece of work behind each of them, in this order and no other; a piece behind
  * those of each fragment, among which the compiler may mix it. LATE: work behind the first product of a row of them
- * comes behind the second. */
+ * comes behind the second. HELD: else clang 19 might make the products behind all of the work (sums but of scores are
+ * in the AGPRs). */
 struct cdna_nothing {
-    enum { ORDERED = 0, LATE = 0 };
+    enum { ORDERED = 0, LATE = 0, HELD = 0 };
     DEV_METHOD void step(int) {}
 };
-template <bool ORDERED_, bool LATE_, class Work> struct cdna_overlap {
-    enum { ORDERED = ORDERED_, LATE = LATE_ };
+template <bool ORDERED_, bool LATE_, bool HELD_, class Work> struct cdna_overlap {
+    enum { ORDERED = ORDERED_, LATE = LATE_, HELD = HELD_ };
     Work work;
     DEV_METHOD void step(int i) { work(i); }
 };
-template <bool LATE = false, class Work> DEV_FN cdna_overlap<true, LATE, Work> cdna_behind_product(Work work) {
+template <bool LATE = false, bool HELD = false, class Work>
+DEV_FN cdna_overlap<true, LATE, HELD, Work> cdna_behind_product(Work work) {
     return {work};
 }
-template <class Work> DEV_FN cdna_overlap<false, false, Work> cdna_behind_fragment(Work work) { return {work}; }
+template <class Work> DEV_FN cdna_overlap<false, false, false, Work> cdna_behind_fragment(Work work) { return {work}; }
 
 /* Fragments of 16 bytes a lane on their way from LDS to products: AHEAD are multiplied while the next so many are read.
  * Source: read(lds, k) of COUNT fragments, and of LATE more that are read at once behind the last, for later. */
@@ -263,6 +265,7 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
                     if (!(j + h)) acc[i] = leaf_f4{start...};
                     acc[i] = cdna_mma<EXACT>(T(), x.half(h), b[i][j][h], acc[i]);
                 }
+                if constexpr (Overlap::HELD) cdna_keep<!HERE>(acc[i]);
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
                     cdna_share<8 * C::TILES, PRODUCTS, Overlap::LATE>(overlap, C::TILES * (2 * j + h) + i);
@@ -291,6 +294,7 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][COLUMNS], const leaf_u2 (&a)[C::TIL
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
                 leaf_f4 &to = acc[i][2 * j + h];
                 to = cdna_mma<EXACT>(typename C::T(), a[i], x.half(h), to);
+                if constexpr (Overlap::HELD) cdna_keep<true>(to);
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
                     cdna_share<8 * C::TILES, PRODUCTS, false>(overlap, C::TILES * (2 * j + h) + i);
