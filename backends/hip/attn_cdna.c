@@ -166,8 +166,7 @@ static const char *bias_refusal(const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
     if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
-    if (p->outputs & STW_OUT_DBIAS) {
-        if (stw_attn_bias_is_summed(p)) return "dBias of a broadcast bias";
+    if ((p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p)) {
         if (p->dbias_dtype != p->dtype) return "dBias of another type than q's";
         if (!is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
     }
