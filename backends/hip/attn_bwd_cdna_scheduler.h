@@ -133,12 +133,13 @@ struct attn_cdna_place {
     int end, used;
 };
 
-/* Rows up to the sequence's end; where sums are added to what is there, keys in use alone. T: of the tensor. */
+/* Rows up to the sequence's end; where sums are added to what is there, keys in use alone. T: of the tensor; `drained`:
+ * it has earlier sums. */
 template <class T>
 DEV_FN attn_cdna_output attn_cdna_output_of(const attn_cdna_place &at, cdna_tensor &t, uint32_t output, uint32_t cols,
-                                            float scale) {
+                                            float scale, bool drained) {
     cdna_launch l = cdna_launch_again();
-    const bool adds = sizeof(T) == 4 && (l->p.accumulate & output);
+    const bool adds = sizeof(T) == 4 && (drained || (l->p.accumulate & output));
     const int end = adds ? at.used : at.end, stride = (int)t.seq;
     const int bytes = l->p.outputs & output ? cdna_extent(end, stride, cols) * (int)(sizeof(T) / 2) : 0;
     const char *first = (const char *)t.data + cdna_row(t, at.b, at.kv_head, at.row) * (int)sizeof(T);
@@ -152,12 +153,18 @@ DEV_FN attn_cdna_output attn_cdna_output_of(const attn_cdna_place &at, cdna_tens
 
 /* Sums of a part, in the workspace: f32 without their factor, by rows of HD. */
 template <class C>
-DEV_FN attn_cdna_output attn_cdna_part_output(const attn_work_tile &u, uint32_t output, uint32_t cols, int used) {
+DEV_FN attn_cdna_output attn_cdna_part_output(const attn_work_tile &u, uint32_t output, uint32_t cols, int used,
+                                              bool drained) {
     cdna_launch l = cdna_launch_again();
     const int64_t place = dev_uniform(u.kv_head) * l->part_entries + (int64_t)(uint32_t)dev_uniform((int)u.index);
     const float *first = l->part_sums + (2 * place + (output == STW_OUT_DV)) * (C::BN * C::HD);
     const int bytes = l->p.outputs & output ? C::BN * C::HD * 4 : 0;
-    return {cdna_buffer_of(first, bytes), cdna_buffer_of(first, 0), C::HD, (int)cols, used, (leaf_f2)1.0f};
+    return {cdna_buffer_of(first, bytes),
+            cdna_buffer_of(first, drained ? bytes : 0),
+            C::HD,
+            (int)cols,
+            used,
+            (leaf_f2)1.0f};
 }
 
 /* Neighbouring columns of a row, two or four; 16 bits: rounded, or as f32. */
@@ -224,8 +231,9 @@ DEV_FN void attn_cdna_store_sums(const leaf_f4 (&sums)[TILES][COLUMNS], const at
     DEV_UNROLL_FOR (int j = 0; j + 3 < COLUMNS; j += 4) store(16 * j + 4 * n, j, attn_cdna_columns<4>());
 }
 
-/* dK and dV, of T or f32: sums for keys in use, zeros up to the sequence's end. Of a part, to the workspace. */
-template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const attn_work_tile &u) {
+/* dK and dV, of T or f32: sums for keys in use, zeros up to the sequence's end. Of a part, to the workspace. `drained`:
+ * f32 sums of earlier rows are there already. */
+template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const attn_work_tile &u, bool drained) {
     typedef typename C::T T;
     cdna_launch l = cdna_launch_again();
     const int thread = w.thread(), n = thread & 15, key0 = C::KEYS * dev_uniform(thread >> 6) + 4 * (thread >> 4 & 3);
@@ -237,12 +245,13 @@ template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const
     auto store = [&](auto &sums, cdna_tensor &t, uint32_t output, uint32_t dtype, uint32_t cols, float scale) {
         if (l->part_sums || sizeof(T) == 4 || dtype == STW_F32)
             attn_cdna_store_sums<float, true>(sums,
-                                              l->part_sums ? attn_cdna_part_output<C>(u, output, cols, used)
-                                                           : attn_cdna_output_of<float>(at, t, output, cols, scale),
+                                              l->part_sums
+                                                  ? attn_cdna_part_output<C>(u, output, cols, used, drained)
+                                                  : attn_cdna_output_of<float>(at, t, output, cols, scale, drained),
                                               n, key0);
         else if (used < C::BN)
-            attn_cdna_store_sums<T, true>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale), n, key0);
-        else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale), n, key0);
+            attn_cdna_store_sums<T, true>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale, false), n, key0);
+        else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale, false), n, key0);
     };
     store(w.dk, l->p.dk, STW_OUT_DK, l->p.dk_dtype, l->p.head_dim_qk, l->p.scale);
     store(w.dv, l->p.dv, STW_OUT_DV, l->p.dv_dtype, l->p.head_dim_v, 1.0f);
@@ -328,10 +337,19 @@ DEV_FN bool attn_cdna_follow(attn_cdna_loop<C> &w, const attn_work_tile &u, attn
     return ++at.h < head_end && attn_cdna_settle(w, u, at, first, end, head_end);
 }
 
-/* The scheduler: the query heads of the group, and of each the query blocks first .. end - 1 that masks leave. */
+/* Query blocks whose f32 dK and dV are summed in registers (host: CDNA_SUM_ROWS). Whether the matrix unit rounds its
+ * sums is not known, so longer ones are drained: added to memory, and begun anew. Without masks the host makes parts. */
+enum { CDNA_SUM_BLOCKS = 64 };
+template <class C> DEV_FN int attn_cdna_undrained() {
+    cdna_launch l = cdna_launch_again();
+    const uint32_t halves = (l->p.dk_dtype == STW_F32 ? 0 : STW_OUT_DK) | (l->p.dv_dtype == STW_F32 ? 0 : STW_OUT_DV);
+    const bool drains = !(l->p.outputs & halves) && !(l->p.features & STW_FEAT_ROUNDED_SUMS);
+    return drains ? (int)CDNA_SUM_BLOCKS : 1 << 30;
+}
+
+/* What steps of a work tile need of the problem. `bound`: of dS (attn_bwd_cdna_lift.h). */
 template <bool EXACT, class C>
-DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, float bound, int first, int end, int wave,
-                               int lane) {
+DEV_FN void attn_cdna_prepare(attn_cdna_loop<C> &w, const attn_work_tile &u, float bound, int wave, int lane) {
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     cdna_launch l = cdna_launch_again();
     w.scoring.set(u, l, C::BN, wave, lane);
@@ -345,11 +363,27 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, fl
     if constexpr (cdna_biased(C::MODE)) w.scoring.scale_log2 = l->p.scale * (LIFTED ? 0x1p-20f : 1.0f);
     if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
     w.turn.enter_work_tile(u, wave);
-    attn_cdna_span at = {dev_uniform(u.kv_head) * (int)l->p.group, first, end};
-    const int head_end = at.h + (int)l->p.group;
-    if (!attn_cdna_settle(w, u, at, first, end, head_end)) return;
-    do attn_cdna_stretch<EXACT>(w, u, at.h, at.block, at.stop);
-    while (attn_cdna_follow(w, u, at, first, end, head_end));
+}
+
+/* The scheduler: the query heads of the group from at.h on, and of each the query blocks first .. end - 1 that masks
+ * leave, all or those whose sums are drained together. False: none are left. */
+template <bool EXACT, class C>
+DEV_FN bool attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
+                               int head_end) {
+    if constexpr (!cdna_hides(C::MODE)) {
+        do attn_cdna_stretch<EXACT>(w, u, at.h, at.block, at.stop);
+        while (attn_cdna_follow(w, u, at, first, end, head_end));
+        return false;
+    }
+    int left = attn_cdna_undrained<C>();
+    bool more;
+    do {
+        if (at.stop - at.block > left) at.stop = at.block + left;
+        left -= at.stop - at.block;
+        attn_cdna_stretch<EXACT>(w, u, at.h, at.block, at.stop);
+        more = attn_cdna_follow(w, u, at, first, end, head_end);
+    } while (more && left);
+    return more;
 }
 
 /* All of K or V is close to subnormal, or products may lose some of it: the same for all threads. */
@@ -391,19 +425,28 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
     cdna_lds *lds = (cdna_lds *)(DEV_SHARED void *)smem;
     w.lds.set(lds, wave, lane);
     w.queries.set_places(lds, (int)dev_thread(), wave);
-    w.clear();
-    attn_cdna_schedule<EXACT>(w, u, bound, first, end, wave, lane);
-    if constexpr (attn_lifts<typename C::T>::yes && !EXACT)
-        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
-            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.to_sums();
-            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= (leaf_f4)0x1p-20f;
+    attn_cdna_prepare<EXACT>(w, u, bound, wave, lane);
+    cdna_launch l = cdna_launch_again();
+    attn_cdna_span at = {dev_uniform(u.kv_head) * (int)l->p.group, first, end};
+    const int head_end = at.h + (int)l->p.group;
+    bool more = attn_cdna_settle(w, u, at, first, end, head_end), drained = false;
+    do {
+        w.clear();
+        if (more) more = attn_cdna_schedule<EXACT>(w, u, at, first, end, head_end);
+        if constexpr (attn_lifts<typename C::T>::yes && !EXACT)
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
+                DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.to_sums();
+                DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= (leaf_f4)0x1p-20f;
+            }
+        if constexpr (C::MODE == CDNA_DROPOUT && !C::P_SCALED) {
+            const leaf_f4 scale = (leaf_f4)cdna_launch_again()->p.dropout_scale;
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= scale;
         }
-    if constexpr (C::MODE == CDNA_DROPOUT && !C::P_SCALED) {
-        const leaf_f4 scale = (leaf_f4)cdna_launch_again()->p.dropout_scale;
-        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= scale;
-    }
-    attn_cdna_store(w, u);
+        attn_cdna_store(w, u, drained);
+        drained = true;
+        if (cdna_hides(C::MODE) && more) cdna_wait_memory();
+    } while (cdna_hides(C::MODE) && more);
 }
 
 /* A work tile is left to the exact kernel: one thread lists it. In deterministic mode others wait for its turns, so
@@ -459,7 +502,7 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     int first = dev_uniform(u.first), end = dev_uniform(u.end);
     if (first >= end) {
         w.clear();
-        attn_cdna_store(w, u);
+        attn_cdna_store(w, u, false);
         return;
     }
     w.keys.load(u, wave, lane);

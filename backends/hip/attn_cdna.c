@@ -10,8 +10,8 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-/* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most,
- * and work tiles are parts where there are more (split_of). */
+/* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most.
+ * Where there are more, work tiles are parts (split_of), or under masks in memory sums are drained. */
 enum { CDNA_SUM_ROWS = 2048 };
 enum { CDNA_WAVES = 4 }; /* of a workgroup */
 
@@ -180,11 +180,17 @@ static int has_long_sums(const stw_attn_params *p) {
            class_of_rows(p) > CDNA_SUM_ROWS / stw_larger(p->group, 1);
 }
 
+/* dK or dV of 16 bits: drained sums are f32. */
+static int has_short_keys(const stw_attn_params *p) {
+    return element_of(p, STW_OUT_DK, p->dk_dtype) == 2 || element_of(p, STW_OUT_DV, p->dv_dtype) == 2;
+}
+
 /* NULL, or what no mode knows. */
 static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *p) {
     stw_attn_params rest = *p;
-    const int whole = stw_attn_masks(p) != NULL; /* split_of */
-    if (!has_long_sums(p) || (!whole && stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
+    const int drains = stw_attn_masks(p) != NULL; /* else split_of */
+    if (!has_long_sums(p) ||
+        (drains ? !has_short_keys(p) : stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
     if (p->dtype == STW_F32) {
         if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
