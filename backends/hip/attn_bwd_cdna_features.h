@@ -119,9 +119,11 @@ template <class C> DEV_FN float cdna_shared(float x) {
     else return cdna_scalar(x);
 }
 
-/* A member of a dropout feature for all elements of a vector: clang 19 would load its neighbours with it, and keep them
+/* A member of a feature with dropout for all elements of a vector: clang 19 would load its neighbours with it, and keep them
  * in memory. */
-template <class C> DEV_FN float cdna_alone(float x) { return C::MODE == CDNA_DROPOUT ? cdna_opaque(x) : x; }
+template <class C> DEV_FN float cdna_alone(float x) {
+    return C::MODE == CDNA_DROPOUT || C::MODE == CDNA_BIAS ? cdna_opaque(x) : x;
+}
 
 /* The contrary, where scalar registers are. */
 template <class C> DEV_FN uint32_t cdna_spread(uint32_t x) { return C::WIDTH < 128 ? cdna_opaque(x) : x; }
@@ -382,7 +384,8 @@ template <class C> struct attn_cdna_bias {
         const int key = (int)l->p.bias.key * element;
         const char *base = (const char *)l->p.bias.data +
                            (dev_uniform(u.b) * l->p.bias.batch + h * l->p.bias.head + j0 * l->p.bias.key) * element;
-        from = cdna_buffer_of(base, rows > 0 && cols > 0 ? (rows - 1) * query + (cols - 1) * key + element : 0);
+        const bool any = rows > 0 && cols > 0 && (l->p.features & STW_FEAT_BIAS);
+        from = cdna_buffer_of(base, any ? (rows - 1) * query + (cols - 1) * key + element : 0);
         at = (uint32_t)((first * C::BM + 4 * (thread >> 4 & 3)) * query +
                         (C::KEYS * dev_uniform(thread >> 6) + (thread & 15)) * key);
     }
@@ -408,25 +411,50 @@ template <class C> struct attn_cdna_bias {
 /* Any of the three, asked at run time. Only steps CDNA_ANY know f32 and bytes, which all steps are then: one begins by
  * making f32 of what has come, and bytes become bits of pairs that are hidden, as masks' are (attn_cdna_feature<C,
  * CDNA_HIDDEN>). Branches in other steps made clang 19 wait for the next rows. So it is with dBias of the operands'
- * type, where every pair has its own: a lane stores dS of its own scores. */
+ * type, where every pair has its own: a lane stores dS of its own scores.
+ *
+ * Steps CDNA_EVERY know dropout, ALiBi by distance or by key, and f32 dBias besides: they run what no other kernels do,
+ * with a bias or without one, which is zeros then. ALiBi adds `slope` times a number of the pair
+ * to (bias - LSE), minus the distance or the key's own; with a bias before log2(e) is multiplied by (to_log2). */
 template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
+    attn_cdna_feature<C, CDNA_DROPOUT> more; /* of it dropout                                */
     int element;
     uint32_t bits;
     char *gradient; /* dBias of the head, from the work tile's first key on; null: not wanted */
     int rows, cols; /* of it: queries and keys in use                                         */
+    bool every;     /* steps are CDNA_EVERY                                                   */
+    bool columns;   /* ALiBi by key                                                           */
+    int corner;     /* less the lane's distance in the mask: as attn_cdna_alibi's, or its key less 4 g */
+    float slope, to_log2;
 
-    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
+    DEV_METHOD void set(const attn_work_tile &u, cdna_launch l, int high) {
+        const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_DROPOUT;
+        const bool biased = (l->p.features & STW_FEAT_BIAS) != 0;
         element = l->p.bias_dtype == STW_U8 ? 1 : l->p.bias_dtype == STW_F32 ? 4 : 2;
+        every = !biased || (l->p.features & others) || (l->bias_direct && l->p.dbias_dtype == STW_F32);
+        columns = (l->p.features & STW_FEAT_ALIBI_COLUMN) != 0;
+        corner =
+            (int)(dev_uniform(u.j0) + (columns ? dev_uniform(u.seq.kv.offset) : -dev_uniform(u.seq.band.shift))) + high;
+        to_log2 = biased ? DEV_LOG2E : 1.0f;
         attn_cdna_bias<C>::set(element, l);
+        more.set(u, l, high);
     }
+    DEV_METHOD void lift() { more.lift(); }
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
         attn_cdna_bias<C>::enter_head(element, u, l, h, first, thread);
         const int64_t j0 = dev_uniform(u.j0);
         rows = (int)dev_uniform(u.seq.q.used);
         cols = (int)(dev_uniform(u.seq.kv.used) - j0);
-        gradient = l->bias_direct ? (char *)l->p.dbias.data + 2 * (dev_uniform(u.b) * l->p.dbias.batch +
-                                                                   h * l->p.dbias.head + j0 * l->p.dbias.key)
+        const int bytes = l->p.dbias_dtype == STW_F32 ? 4 : 2;
+        gradient = l->bias_direct ? (char *)l->p.dbias.data + bytes * (dev_uniform(u.b) * l->p.dbias.batch +
+                                                                       h * l->p.dbias.head + j0 * l->p.dbias.key)
                                   : nullptr;
+        if (!every) return;
+        more.enter_head(u, l, h, first, thread);
+        slope = 0.0f;
+        if (more.slopes)
+            slope = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] *
+                    ((columns ? 1.0f : -1.0f) * (l->p.features & STW_FEAT_BIAS ? 1.0f : DEV_LOG2E));
     }
     /* dS of 16 queries: Scores, attn_cdna_scores; LIFTED: times to_sums 2^10 it is without its factor. */
     template <bool LIFTED, class Scores>
@@ -435,7 +463,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         cdna_launch l = cdna_launch_again();
         const int row0 = block * C::BM + 16 * half + 4 * (thread >> 4 & 3);
         const int key0 = C::KEYS * dev_uniform(thread >> 6) + (thread & 15);
-        const int query = 2 * (int)l->p.dbias.query, key = 2 * (int)l->p.dbias.key;
+        const int element = Scores::EVERY && l->p.dbias_dtype == STW_F32 ? 4 : 2;
+        const int query = element * (int)l->p.dbias.query, key = element * (int)l->p.dbias.key;
         const cdna_buffer to = cdna_buffer_of(gradient, 0x7fffffff);
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
@@ -444,7 +473,10 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
                 if constexpr (LIFTED)
                     two = cdna_operand(typename C::T(), t.ds[C::TILES * (r / 2) + i] * (leaf_f2)(to_sums * 0x1p10f));
                 const uint32_t at = row < rows && col < cols ? (uint32_t)(row * query + col * key) : CDNA_NOWHERE;
-                __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, at, 0, 0);
+                if (element == 4) {
+                    const float x = t.ds[C::TILES * (r / 2) + i][r % 2] * (LIFTED ? to_sums * 0x1p10f : 1.0f);
+                    __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, x), to, at, 0, 0);
+                } else __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, at, 0, 0);
             }
     }
     template <bool ANY> DEV_METHOD void fetch() {
@@ -474,6 +506,35 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         return __builtin_bit_cast(float, ANY ? x : half_as_float(x));
     }
     DEV_METHOD bool hides(int half, int i, int r) const { return (bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0; }
+};
+
+/* What ALiBi adds in steps CDNA_EVERY to 16 queries and the wave's keys: numbers of pairs times a slope. */
+template <class C, bool EVERY> struct attn_cdna_places {
+    DEV_METHOD void enter(const attn_cdna_feature<C> &, int, int, int) {}
+};
+template <class C> struct attn_cdna_places<C, true> {
+    leaf_f2 of_tile_0[2]; /* queries 2 k and 2 k + 1                 */
+    uint32_t digits;      /* of a number that count: not its sign, but by key */
+    float slope;
+
+    /* `distance`: the lane's in the mask (attn_cdna_scoring). */
+    DEV_METHOD void enter(const attn_cdna_feature<C> &feature, int distance, int block, int half) {
+        const int at =
+            feature.corner - distance + (feature.columns ? 4 * (feature.more.lane >> 4) : -(block * C::BM + 16 * half));
+        const float x = (float)at, row = feature.columns ? 0.0f : 1.0f;
+        of_tile_0[0] = leaf_f2{x, x - row};
+        of_tile_0[1] = of_tile_0[0] - 2.0f * row;
+        digits = feature.columns ? ~0u : 0x7fffffffu;
+        slope = feature.slope;
+    }
+    DEV_METHOD leaf_f2 add_to(leaf_f2 x, int k, int i) const {
+        const leaf_f2 at = of_tile_0[k] + 16.0f * i;
+        DEV_UNROLL_FOR (int r = 0; r < 2; ++r) {
+            const float number = at[r]; /* clang 19 casts the first element, whichever is named */
+            x[r] = fmaf(__builtin_bit_cast(float, __builtin_bit_cast(uint32_t, number) & digits), slope, x[r]);
+        }
+        return x;
+    }
 };
 
 /* Bytes alone, where they have kernels of their own. */

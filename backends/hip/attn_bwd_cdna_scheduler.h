@@ -106,7 +106,8 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
     if constexpr (C::MODE == CDNA_DROPOUT)
         any |= w.feature.draws() ? w.feature.map == STW_DROPOUT_PHILOX ? 0 : edge : ~UINT64_C(0);
-    if constexpr (C::MODE == CDNA_BIAS) any |= w.feature.element == 2 && !w.feature.gradient ? 0 : ~UINT64_C(0);
+    if constexpr (C::MODE == CDNA_BIAS)
+        any |= w.feature.element == 2 && !w.feature.gradient && !w.feature.every ? 0 : ~UINT64_C(0);
     if constexpr (cdna_hides(C::MODE))
         any |= __builtin_amdgcn_ballot_w64(attn_cdna_hidden_of<C>(w.feature, u, mine).some);
     attn_cdna_await(w, u, block, end);
@@ -288,6 +289,9 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
                 w.lds.clear_ds();
                 for (; block < run.unseen; ++block) attn_cdna_step<CDNA_UNSEEN>(w, block, 0);
             }
+        if constexpr (C::MODE == CDNA_BIAS)
+            if (w.feature.every)
+                for (; block < run.any; ++block) attn_cdna_step<CDNA_EVERY>(w, block, block - from);
         for (; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
         cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
         if constexpr (C::MODE == CDNA_DROPOUT)
@@ -360,6 +364,8 @@ DEV_FN void attn_cdna_prepare(attn_cdna_loop<C> &w, const attn_work_tile &u, flo
     }
     if constexpr (C::MODE == CDNA_DROPOUT)
         w.scoring.to_ds = cdna_shared<C>(LIFTED ? w.scoring.to_ds * w.feature.scale : w.feature.scale);
+    if constexpr (C::MODE == CDNA_BIAS)
+        w.scoring.to_ds = LIFTED ? w.scoring.to_ds * w.feature.more.scale : w.feature.more.scale;
     if constexpr (cdna_biased(C::MODE)) w.scoring.scale_log2 = l->p.scale * (LIFTED ? 0x1p-20f : 1.0f);
     if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
     w.turn.enter_work_tile(u, wave);
@@ -438,7 +444,7 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
                 DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.to_sums();
                 DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= (leaf_f4)0x1p-20f;
             }
-        if constexpr (C::MODE == CDNA_DROPOUT && !C::P_SCALED) {
+        if constexpr ((C::MODE == CDNA_DROPOUT && !C::P_SCALED) || C::MODE == CDNA_BIAS) {
             const leaf_f4 scale = (leaf_f4)cdna_launch_again()->p.dropout_scale;
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
                 DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= scale;

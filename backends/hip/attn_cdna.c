@@ -130,12 +130,15 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
                                       {DROPS, DETERMINISTIC, 0, MODE_dropout},
                                       {BIAS, DETERMINISTIC, 1, MODE_bytes},
                                       {BIAS, DETERMINISTIC, 0, MODE_bias},
+                                      {0, BIAS | ALIBI | DROPS | DETERMINISTIC, 0, MODE_bias},
                                       {MASKS, DETERMINISTIC, 0, MODE_hidden},
                                       {MASKS | DETERMINISTIC, 0, 0, MODE_hidden_ordered}};
     uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
+    const int by_key = (features & STW_FEAT_ALIBI) && (p->features & STW_FEAT_ALIBI_COLUMN);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i) {
+        if (by_key && modes[i].number != MODE_bias) continue;
         const uint32_t has = waves_of(&modes[i], tile->head_dim);
         const uint32_t maybe = modes[i].maybe & (has == WAVES_two ? ~DETERMINISTIC : ~0u);
         if (has != WAVES_none && (features & ~maybe) == modes[i].always && modes[i].bytes <= bytes) return &modes[i];
@@ -167,7 +170,7 @@ static const char *bias_refusal(const stw_attn_params *p) {
         return "a bias of neither q's type nor f32 nor bytes";
     if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
     if ((p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p)) {
-        if (p->dbias_dtype != p->dtype) return "dBias of another type than q's";
+        if (p->accumulate & STW_OUT_DBIAS) return "dBias of every pair that is added to what is there";
         if (!is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
     }
     return cdna_preprocess(p) ? NULL : "a bias where delta is given, written or less dLSE, or with dSink";
@@ -198,17 +201,12 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     }
     rest.features &= ~(MASKS | SINGLE_PAIRS);
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
-    if (p->features & STW_FEAT_ALIBI_COLUMN) return "ALiBi by key, not by distance";
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "a softcap that is not from 1/64 to 512";
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
-    if (p->features & STW_FEAT_BIAS) {
-        if (!mode_of(tile, p)) return "a bias and another feature";
-        return bias_refusal(p);
-    }
-    if (mode_of(tile, p)) return NULL;
-    return "two of ALiBi, softcap, dropout and a mask in memory, but for dropout with ALiBi or a softcap";
+    if (!mode_of(tile, p)) return "a softcap with ALiBi or a bias, or a mask in memory with another of these features";
+    return p->features & STW_FEAT_BIAS ? bias_refusal(p) : NULL;
 }
 
 /* NULL, or what keeps the problem from CDNA's own kernels. They know what mode_of() lists, and make dQ, dK and dV,
