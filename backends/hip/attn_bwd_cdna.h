@@ -258,7 +258,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         if (part == 0) w.feature.prepare();
     constexpr bool EVERY = attn_cdna_scores<KIND, C>::EVERY;
     if constexpr (EVERY)
-        if (part == 0) w.feature.more.enter_step(block, w.thread());
+        if (part == 0) w.feature.enter_step(block, w.thread());
     leaf_f4 lse = w.lds.read_stats(first, 0), delta = w.lds.read_stats(first, 1);
     attn_cdna_scores<KIND, C> t;
     auto prepare_stats = [&] {

@@ -23,6 +23,9 @@ enum {
 /* The one of them whose feature it has. */
 DEV_FN constexpr int cdna_feature_of(int mode) { return mode == CDNA_HIDDEN_ORDERED ? CDNA_HIDDEN : mode; }
 DEV_FN constexpr bool cdna_hides(int mode) { return cdna_feature_of(mode) == CDNA_HIDDEN; }
+/* Masks in memory are known: in kernels of their own, and in those for a bias where the call asks for it. */
+DEV_FN constexpr bool cdna_may_hide(int mode) { return cdna_hides(mode) || mode == CDNA_BIAS; }
+DEV_FN bool cdna_has_masks(cdna_launch l) { return (l->p.features & (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)) != 0; }
 /* Deterministic mode in a kernel: never, where the call asks for it, always. Kernels of two waves a SIMD have no
  * registers left for what one call asks for and another does not. */
 enum { CDNA_NO_TURNS, CDNA_TURNS_ASKED, CDNA_TURNS };
@@ -43,7 +46,7 @@ DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode =
  * of its products. Whom a key block awaits is the next one, or under masks in memory the next that they do not hide:
  * a lane of `awaited` has it of one of 64 query blocks. No turns: nothing. */
 template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
-    enum { ASKED = TURNS == CDNA_TURNS_ASKED, CHOOSES = cdna_hides(C::MODE) };
+    enum { ASKED = TURNS == CDNA_TURNS_ASKED, CHOOSES = cdna_may_hide(C::MODE) };
     typedef DEV_GLOBAL uint32_t semaphore;
     semaphore *at; /* of this step's query block */
     uint32_t mine, seen;
@@ -51,12 +54,14 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
     int from;
     bool keeps, due; /* wave 0 has the semaphores; it is to pass on the turn of the step before */
     bool asked;      /* ASKED: it is deterministic mode                                         */
+    bool chooses;    /* CHOOSES: there are masks                                                */
 
     DEV_METHOD bool is_asked() const { return !ASKED || asked; }
     DEV_METHOD void enter_work_tile(const attn_work_tile &u, int wave) {
         mine = (uint32_t)dev_uniform(u.block);
         keeps = wave == 0;
         if (ASKED) asked = cdna_launch_again()->dq_semaphore != nullptr;
+        if (CHOOSES) chooses = cdna_hides(C::MODE) || cdna_has_masks(cdna_launch_again());
     }
     DEV_METHOD void enter_head(uint32_t *first) {
         at = cdna_opaque_scalar((semaphore *)first);
@@ -78,7 +83,8 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
     /* Until it is this key block's turn. With wrong cu_seqlens there may be no order: status_out tells. */
     DEV_METHOD void wait(int block) const {
         if (!is_asked()) return;
-        const uint32_t before = CHOOSES ? (uint32_t)__builtin_amdgcn_readlane((int)awaited, block - from) : mine + 1;
+        const uint32_t before =
+            CHOOSES && chooses ? (uint32_t)__builtin_amdgcn_readlane((int)awaited, block - from) : mine + 1;
         uint32_t last = (uint32_t)dev_uniform((int)seen);
         if (__builtin_expect(last != before, 0)) do {
                 if (*cdna_launch_again()->unordered) break;
@@ -413,11 +419,13 @@ template <class C> struct attn_cdna_bias {
  * CDNA_HIDDEN>). Branches in other steps made clang 19 wait for the next rows. So it is with dBias of the operands'
  * type, where every pair has its own: a lane stores dS of its own scores.
  *
- * Steps CDNA_EVERY know dropout, ALiBi by distance or by key, and f32 dBias besides: they run what no other kernels do,
- * with a bias or without one, which is zeros then. ALiBi adds `slope` times a number of the pair
+ * Steps CDNA_EVERY know dropout, ALiBi by distance or by key, masks in memory and f32 dBias besides: they run what no
+ * other kernels do, with a bias or without one, which is zeros then. ALiBi adds `slope` times a number of the pair
  * to (bias - LSE), minus the distance or the key's own; with a bias before log2(e) is multiplied by (to_log2). */
 template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
-    attn_cdna_feature<C, CDNA_DROPOUT> more; /* of it dropout                                */
+    attn_cdna_feature<C, CDNA_DROPOUT> more; /* of it dropout */
+    attn_cdna_feature<C, CDNA_HIDDEN> masks;
+    bool hidden; /* there are masks */
     int element;
     uint32_t bits;
     char *gradient; /* dBias of the head, from the work tile's first key on; null: not wanted */
@@ -431,15 +439,19 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_DROPOUT;
         const bool biased = (l->p.features & STW_FEAT_BIAS) != 0;
         element = l->p.bias_dtype == STW_U8 ? 1 : l->p.bias_dtype == STW_F32 ? 4 : 2;
-        every = !biased || (l->p.features & others) || (l->bias_direct && l->p.dbias_dtype == STW_F32);
+        hidden = cdna_has_masks(l);
+        every = hidden || !biased || (l->p.features & others) || (l->bias_direct && l->p.dbias_dtype == STW_F32);
         columns = (l->p.features & STW_FEAT_ALIBI_COLUMN) != 0;
         corner =
             (int)(dev_uniform(u.j0) + (columns ? dev_uniform(u.seq.kv.offset) : -dev_uniform(u.seq.band.shift))) + high;
         to_log2 = biased ? DEV_LOG2E : 1.0f;
         attn_cdna_bias<C>::set(element, l);
-        more.set(u, l, high);
+        more.scale = l->p.dropout_scale;
+        if (every) more.set(u, l, high);
     }
-    DEV_METHOD void lift() { more.lift(); }
+    DEV_METHOD void lift() {
+        if (every) more.lift();
+    }
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
         attn_cdna_bias<C>::enter_head(element, u, l, h, first, thread);
         const int64_t j0 = dev_uniform(u.j0);
@@ -486,6 +498,13 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         this->at += (uint32_t)(C::BM * this->query);
     }
     DEV_FN uint32_t half_as_float(uint32_t x) { return __builtin_bit_cast(uint32_t, cdna_pair(typename C::T(), x).x); }
+    /* EVERY, behind prepare(). */
+    DEV_METHOD void enter_step(int block, int thread) {
+        more.enter_step(block, thread);
+        if (!hidden) return;
+        masks.enter_step(block, thread);
+        bits |= masks.bits;
+    }
     template <class Work> DEV_METHOD void of_each(Work work) {
         DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)

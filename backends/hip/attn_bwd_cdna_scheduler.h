@@ -77,11 +77,11 @@ DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits :
 
 /* Whom the work tile awaits in 64 query blocks from `block` on, before `end`. */
 template <class C> DEV_FN void attn_cdna_await(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
-    if constexpr (cdna_hides(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
-        if (!w.turn.is_asked()) return;
+    if constexpr (cdna_may_hide(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
+        if (!w.turn.is_asked() || !w.turn.chooses) return;
         w.turn.from = block;
         const int mine = block + (w.thread() & 63);
-        if (mine < end) w.turn.awaited = attn_cdna_awaited<C>(w.feature, u, mine);
+        if (mine < end) w.turn.awaited = attn_cdna_awaited<C>(cdna_masks_of<C>(w.feature), u, mine);
     }
 }
 
@@ -271,7 +271,7 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
     attn_cdna_enter<attn_lifts<typename C::T>::yes && !EXACT>(w, u, h, first, end);
     int block = first;
     if constexpr (EXACT) {
-        if constexpr (cdna_hides(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
+        if constexpr (cdna_may_hide(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
             for (; block < end; ++block) {
                 if ((block - first) % 64 == 0) attn_cdna_await(w, u, block, end);
                 attn_cdna_step<CDNA_EXACT>(w, block, 0);
@@ -316,15 +316,20 @@ struct attn_cdna_span {
 template <class C>
 DEV_FN bool attn_cdna_settle(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
                              int head_end) {
-    if constexpr (cdna_hides(C::MODE)) {
+    if constexpr (cdna_may_hide(C::MODE)) {
+        if (!cdna_hides(C::MODE) && !cdna_has_masks(cdna_launch_again())) {
+            at.stop = end;
+            return true;
+        }
         const int lane = w.thread() & 63;
+        attn_cdna_feature<C, CDNA_HIDDEN> &masks = cdna_masks_of<C>(w.feature);
         DEV_ROLLED for (;; at.block = first) {
-            w.feature.enter_head(u, cdna_launch_again(), at.h, first, 0);
-            at.block = attn_cdna_next<false, C>(w.feature, u, at.block, end, lane);
+            masks.enter_head(u, cdna_launch_again(), at.h, first, 0);
+            at.block = attn_cdna_next<false, C>(masks, u, at.block, end, lane);
             if (at.block < end) break;
             if (++at.h >= head_end) return false;
         }
-        at.stop = attn_cdna_next<true, C>(w.feature, u, at.block, end, lane);
+        at.stop = attn_cdna_next<true, C>(masks, u, at.block, end, lane);
     }
     return true;
 }
@@ -333,7 +338,7 @@ DEV_FN bool attn_cdna_settle(attn_cdna_loop<C> &w, const attn_work_tile &u, attn
 template <class C>
 DEV_FN bool attn_cdna_follow(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
                              int head_end) {
-    if (cdna_hides(C::MODE) && at.stop < end) {
+    if (cdna_may_hide(C::MODE) && at.stop < end) {
         at.block = at.stop;
         return attn_cdna_settle(w, u, at, first, end, head_end);
     }
@@ -348,6 +353,7 @@ template <class C> DEV_FN int attn_cdna_undrained() {
     cdna_launch l = cdna_launch_again();
     const uint32_t halves = (l->p.dk_dtype == STW_F32 ? 0 : STW_OUT_DK) | (l->p.dv_dtype == STW_F32 ? 0 : STW_OUT_DV);
     const bool drains = !(l->p.outputs & halves) && !(l->p.features & STW_FEAT_ROUNDED_SUMS);
+    if (!cdna_hides(C::MODE) && !cdna_has_masks(l)) return 1 << 30;
     return drains ? (int)CDNA_SUM_BLOCKS : 1 << 30;
 }
 
@@ -376,7 +382,7 @@ DEV_FN void attn_cdna_prepare(attn_cdna_loop<C> &w, const attn_work_tile &u, flo
 template <bool EXACT, class C>
 DEV_FN bool attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
                                int head_end) {
-    if constexpr (!cdna_hides(C::MODE)) {
+    if constexpr (!cdna_may_hide(C::MODE)) {
         do attn_cdna_stretch<EXACT>(w, u, at.h, at.block, at.stop);
         while (attn_cdna_follow(w, u, at, first, end, head_end));
         return false;
@@ -451,8 +457,8 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
         }
         attn_cdna_store(w, u, drained);
         drained = true;
-        if (cdna_hides(C::MODE) && more) cdna_wait_memory();
-    } while (cdna_hides(C::MODE) && more);
+        if (cdna_may_hide(C::MODE) && more) cdna_wait_memory();
+    } while (cdna_may_hide(C::MODE) && more);
 }
 
 /* A work tile is left to the exact kernel: one thread lists it. In deterministic mode others wait for its turns, so

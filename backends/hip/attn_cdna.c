@@ -130,9 +130,9 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
                                       {DROPS, DETERMINISTIC, 0, MODE_dropout},
                                       {BIAS, DETERMINISTIC, 1, MODE_bytes},
                                       {BIAS, DETERMINISTIC, 0, MODE_bias},
-                                      {0, BIAS | ALIBI | DROPS | DETERMINISTIC, 0, MODE_bias},
                                       {MASKS, DETERMINISTIC, 0, MODE_hidden},
-                                      {MASKS | DETERMINISTIC, 0, 0, MODE_hidden_ordered}};
+                                      {MASKS | DETERMINISTIC, 0, 0, MODE_hidden_ordered},
+                                      {0, BIAS | ALIBI | DROPS | MASKS | DETERMINISTIC, 0, MODE_bias}};
     uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
@@ -205,7 +205,7 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         return "a softcap that is not from 1/64 to 512";
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
-    if (!mode_of(tile, p)) return "a softcap with ALiBi or a bias, or a mask in memory with another of these features";
+    if (!mode_of(tile, p)) return "a softcap with ALiBi, a bias or a mask in memory";
     return p->features & STW_FEAT_BIAS ? bias_refusal(p) : NULL;
 }
 
