@@ -347,8 +347,10 @@ DEV_FN bool attn_cdna_follow(attn_cdna_loop<C> &w, const attn_work_tile &u, attn
 }
 
 /* Query blocks whose f32 dK and dV are summed in registers (host: CDNA_SUM_ROWS). Whether the matrix unit rounds its
- * sums is not known, so longer ones are drained: added to memory, and begun anew. Without masks the host makes parts. */
+ * sums is not known, so longer ones are drained: added to memory, and begun anew. Kernels of two waves a SIMD have no
+ * registers for that; without masks the host makes parts. */
 enum { CDNA_SUM_BLOCKS = 64 };
+template <class C> DEV_FN constexpr bool attn_cdna_drains() { return cdna_may_hide(C::MODE) && C::IN_AGPRS; }
 template <class C> DEV_FN int attn_cdna_undrained() {
     cdna_launch l = cdna_launch_again();
     const uint32_t halves = (l->p.dk_dtype == STW_F32 ? 0 : STW_OUT_DK) | (l->p.dv_dtype == STW_F32 ? 0 : STW_OUT_DV);
@@ -382,7 +384,7 @@ DEV_FN void attn_cdna_prepare(attn_cdna_loop<C> &w, const attn_work_tile &u, flo
 template <bool EXACT, class C>
 DEV_FN bool attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
                                int head_end) {
-    if constexpr (!cdna_may_hide(C::MODE)) {
+    if constexpr (!attn_cdna_drains<C>()) {
         do attn_cdna_stretch<EXACT>(w, u, at.h, at.block, at.stop);
         while (attn_cdna_follow(w, u, at, first, end, head_end));
         return false;
@@ -457,8 +459,8 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
         }
         attn_cdna_store(w, u, drained);
         drained = true;
-        if (cdna_may_hide(C::MODE) && more) cdna_wait_memory();
-    } while (cdna_may_hide(C::MODE) && more);
+        if (attn_cdna_drains<C>() && more) cdna_wait_memory();
+    } while (attn_cdna_drains<C>() && more);
 }
 
 /* A work tile is left to the exact kernel: one thread lists it. In deterministic mode others wait for its turns, so

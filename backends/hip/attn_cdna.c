@@ -119,6 +119,13 @@ static uint32_t waves_of(const cdna_mode *mode, uint32_t head_dim) {
     return mode->number < MODE_plain ? waves[mode->number][column] : head_dim > 64 ? WAVES_one : WAVES_two;
 }
 
+/* Sums of f32 dK or dV would have more than CDNA_SUM_ROWS query rows in a whole work tile. */
+static int has_long_sums(const stw_attn_params *p) {
+    const int wide = element_of(p, STW_OUT_DK, p->dk_dtype) == 4 || element_of(p, STW_OUT_DV, p->dv_dtype) == 4;
+    return wide && p->dtype != STW_F32 && !(p->features & STW_FEAT_ROUNDED_SUMS) &&
+           class_of_rows(p) > CDNA_SUM_ROWS / stw_larger(p->group, 1);
+}
+
 static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *p) {
     enum { ALIBI = STW_FEAT_ALIBI, CAP = STW_FEAT_SOFTCAP, DROPS = STW_FEAT_DROPOUT, BIAS = STW_FEAT_BIAS };
     static const cdna_mode modes[] = {{0, 0, 0, MODE_plain},
@@ -136,10 +143,12 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
     uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
+    const int drains = (features & MASKS) && has_long_sums(p);
     const int by_key = (features & STW_FEAT_ALIBI) && (p->features & STW_FEAT_ALIBI_COLUMN);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i) {
-        if (by_key && modes[i].number != MODE_bias) continue;
         const uint32_t has = waves_of(&modes[i], tile->head_dim);
+        if (by_key && modes[i].number != MODE_bias) continue;
+        if (drains && modes[i].number == MODE_hidden && has == WAVES_two) continue;
         const uint32_t maybe = modes[i].maybe & (has == WAVES_two ? ~DETERMINISTIC : ~0u);
         if (has != WAVES_none && (features & ~maybe) == modes[i].always && modes[i].bytes <= bytes) return &modes[i];
     }
@@ -174,13 +183,6 @@ static const char *bias_refusal(const stw_attn_params *p) {
         if (!is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
     }
     return cdna_preprocess(p) ? NULL : "a bias where delta is given, written or less dLSE, or with dSink";
-}
-
-/* Sums of f32 dK or dV would have more than CDNA_SUM_ROWS query rows in a whole work tile. */
-static int has_long_sums(const stw_attn_params *p) {
-    const int wide = element_of(p, STW_OUT_DK, p->dk_dtype) == 4 || element_of(p, STW_OUT_DV, p->dv_dtype) == 4;
-    return wide && p->dtype != STW_F32 && !(p->features & STW_FEAT_ROUNDED_SUMS) &&
-           class_of_rows(p) > CDNA_SUM_ROWS / stw_larger(p->group, 1);
 }
 
 /* dK or dV of 16 bits: drained sums are f32. */
