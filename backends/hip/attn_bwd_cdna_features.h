@@ -54,14 +54,13 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
     int from;
     bool keeps, due; /* wave 0 has the semaphores; it is to pass on the turn of the step before */
     bool asked;      /* ASKED: it is deterministic mode                                         */
-    bool chooses;    /* CHOOSES: there are masks                                                */
 
     DEV_METHOD bool is_asked() const { return !ASKED || asked; }
     DEV_METHOD void enter_work_tile(const attn_work_tile &u, int wave) {
         mine = (uint32_t)dev_uniform(u.block);
         keeps = wave == 0;
         if (ASKED) asked = cdna_launch_again()->dq_semaphore != nullptr;
-        if (CHOOSES) chooses = cdna_hides(C::MODE) || cdna_has_masks(cdna_launch_again());
+        if (CHOOSES && !cdna_hides(C::MODE)) awaited = mine + 1, from = 0; /* without masks */
     }
     DEV_METHOD void enter_head(uint32_t *first) {
         at = cdna_opaque_scalar((semaphore *)first);
@@ -84,7 +83,7 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
     DEV_METHOD void wait(int block) const {
         if (!is_asked()) return;
         const uint32_t before =
-            CHOOSES && chooses ? (uint32_t)__builtin_amdgcn_readlane((int)awaited, block - from) : mine + 1;
+            CHOOSES ? (uint32_t)__builtin_amdgcn_readlane((int)awaited, (block - from) & 63) : mine + 1;
         uint32_t last = (uint32_t)dev_uniform((int)seen);
         if (__builtin_expect(last != before, 0)) do {
                 if (*cdna_launch_again()->unordered) break;
@@ -430,27 +429,18 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     uint32_t bits;
     char *gradient; /* dBias of the head, from the work tile's first key on; null: not wanted */
     int rows, cols; /* of it: queries and keys in use                                         */
-    bool every;     /* steps are CDNA_EVERY                                                   */
     bool columns;   /* ALiBi by key                                                           */
     int corner;     /* less the lane's distance in the mask: as attn_cdna_alibi's, or its key less 4 g */
     float slope, to_log2;
 
-    DEV_METHOD void set(const attn_work_tile &u, cdna_launch l, int high) {
-        const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_DROPOUT;
-        const bool biased = (l->p.features & STW_FEAT_BIAS) != 0;
-        element = l->p.bias_dtype == STW_U8 ? 1 : l->p.bias_dtype == STW_F32 ? 4 : 2;
-        hidden = cdna_has_masks(l);
-        every = hidden || !biased || (l->p.features & others) || (l->bias_direct && l->p.dbias_dtype == STW_F32);
-        columns = (l->p.features & STW_FEAT_ALIBI_COLUMN) != 0;
-        corner =
-            (int)(dev_uniform(u.j0) + (columns ? dev_uniform(u.seq.kv.offset) : -dev_uniform(u.seq.band.shift))) + high;
-        to_log2 = biased ? DEV_LOG2E : 1.0f;
-        attn_cdna_bias<C>::set(element, l);
-        more.scale = l->p.dropout_scale;
-        if (every) more.set(u, l, high);
+    DEV_FN bool is_every(cdna_launch l) {
+        const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_DROPOUT | STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK;
+        return !(l->p.features & STW_FEAT_BIAS) || (l->p.features & others) ||
+               (l->bias_direct && l->p.dbias_dtype == STW_F32);
     }
-    DEV_METHOD void lift() {
-        if (every) more.lift();
+    DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
+        element = l->p.bias_dtype == STW_U8 ? 1 : l->p.bias_dtype == STW_F32 ? 4 : 2;
+        attn_cdna_bias<C>::set(element, l);
     }
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int first, int thread) {
         attn_cdna_bias<C>::enter_head(element, u, l, h, first, thread);
@@ -461,12 +451,25 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         gradient = l->bias_direct ? (char *)l->p.dbias.data + bytes * (dev_uniform(u.b) * l->p.dbias.batch +
                                                                        h * l->p.dbias.head + j0 * l->p.dbias.key)
                                   : nullptr;
-        if (!every) return;
-        more.enter_head(u, l, h, first, thread);
+    }
+    /* Before steps CDNA_EVERY of head h: what they alone need takes no registers of others. `high`: attn_cdna_scoring's;
+     * LIFTED: Q and K are multiplied by powers of two. */
+    template <bool LIFTED> DEV_METHOD void enter_every(const attn_work_tile &u, int h, int high, int thread) {
+        cdna_launch l = cdna_launch_again();
+        const bool biased = (l->p.features & STW_FEAT_BIAS) != 0;
+        hidden = cdna_has_masks(l);
+        columns = (l->p.features & STW_FEAT_ALIBI_COLUMN) != 0;
+        corner =
+            (int)(dev_uniform(u.j0) + (columns ? dev_uniform(u.seq.kv.offset) : -dev_uniform(u.seq.band.shift))) + high;
+        to_log2 = biased ? DEV_LOG2E : 1.0f;
         slope = 0.0f;
-        if (more.slopes)
+        if (l->p.features & STW_FEAT_ALIBI)
             slope = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] *
-                    ((columns ? 1.0f : -1.0f) * (l->p.features & STW_FEAT_BIAS ? 1.0f : DEV_LOG2E));
+                    ((columns ? 1.0f : -1.0f) * (biased ? 1.0f : DEV_LOG2E));
+        more.set(u, l, high);
+        if (LIFTED) more.lift();
+        more.enter_head(u, l, h, 0, thread);
+        masks.enter_head(u, l, h, 0, thread);
     }
     /* dS of 16 queries: Scores, attn_cdna_scores; LIFTED: times to_sums 2^10 it is without its factor. */
     template <bool LIFTED, class Scores>

@@ -76,9 +76,14 @@ DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
 DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
 
 /* Whom the work tile awaits in 64 query blocks from `block` on, before `end`. */
-template <class C> DEV_FN void attn_cdna_await(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
+template <class C>
+DEV_FN void attn_cdna_await(attn_cdna_loop<C> &w, const attn_work_tile &u, int h, int block, int end) {
     if constexpr (cdna_may_hide(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
-        if (!w.turn.is_asked() || !w.turn.chooses) return;
+        if (!w.turn.is_asked()) return;
+        if constexpr (!cdna_hides(C::MODE)) {
+            if (!cdna_has_masks(cdna_launch_again())) return;
+            w.feature.masks.enter_head(u, cdna_launch_again(), h, 0, 0);
+        }
         w.turn.from = block;
         const int mine = block + (w.thread() & 63);
         if (mine < end) w.turn.awaited = attn_cdna_awaited<C>(cdna_masks_of<C>(w.feature), u, mine);
@@ -88,7 +93,7 @@ template <class C> DEV_FN void attn_cdna_await(attn_cdna_loop<C> &w, const attn_
 /* `any` are query blocks with a row whose LSE is infinite, with subnormal numbers, or at an edge of a mask that has a
  * left bound. Each wave has its own kinds of steps; all kinds have the same barriers. */
 template <class C>
-DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
+DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int h, int block, int end) {
     int thread = w.thread();
     int mine = block + (thread & 63);
     uint32_t marks_at = (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4);
@@ -107,10 +112,12 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     if constexpr (C::MODE == CDNA_DROPOUT)
         any |= w.feature.draws() ? w.feature.map == STW_DROPOUT_PHILOX ? 0 : edge : ~UINT64_C(0);
     if constexpr (C::MODE == CDNA_BIAS)
-        any |= w.feature.element == 2 && !w.feature.gradient && !w.feature.every ? 0 : ~UINT64_C(0);
+
+        any |= w.feature.element == 2 && !w.feature.gradient && !w.feature.is_every(cdna_launch_again()) ? 0
+                                                                                                         : ~UINT64_C(0);
     if constexpr (cdna_hides(C::MODE))
         any |= __builtin_amdgcn_ballot_w64(attn_cdna_hidden_of<C>(w.feature, u, mine).some);
-    attn_cdna_await(w, u, block, end);
+    attn_cdna_await(w, u, h, block, end);
     any &= ~unseen;
     edge &= ~(unseen | any);
     int most = end - block < 64 ? end - block : 64, none = cdna_ones(unseen),
@@ -271,9 +278,11 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
     attn_cdna_enter<attn_lifts<typename C::T>::yes && !EXACT>(w, u, h, first, end);
     int block = first;
     if constexpr (EXACT) {
+        if constexpr (C::MODE == CDNA_BIAS)
+            w.feature.template enter_every<false>(attn_cdna_again(u), h, w.scoring.high, w.thread());
         if constexpr (cdna_may_hide(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
             for (; block < end; ++block) {
-                if ((block - first) % 64 == 0) attn_cdna_await(w, u, block, end);
+                if ((block - first) % 64 == 0) attn_cdna_await(w, u, h, block, end);
                 attn_cdna_step<CDNA_EXACT>(w, block, 0);
             }
         } else
@@ -282,7 +291,7 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
         return;
     }
     do {
-        attn_cdna_run run = attn_cdna_run_of(w, u, block, end);
+        attn_cdna_run run = attn_cdna_run_of(w, u, h, block, end);
         const int from = block;
         if constexpr (C::SKIPS)
             if (block < run.unseen) {
@@ -290,8 +299,11 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
                 for (; block < run.unseen; ++block) attn_cdna_step<CDNA_UNSEEN>(w, block, 0);
             }
         if constexpr (C::MODE == CDNA_BIAS)
-            if (w.feature.every)
+            if (w.feature.is_every(cdna_launch_again())) {
+                constexpr bool LIFTED = attn_lifts<typename C::T>::yes;
+                w.feature.template enter_every<LIFTED>(attn_cdna_again(u), h, w.scoring.high, w.thread());
                 for (; block < run.any; ++block) attn_cdna_step<CDNA_EVERY>(w, block, block - from);
+            }
         for (; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
         cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
         if constexpr (C::MODE == CDNA_DROPOUT)
@@ -373,7 +385,7 @@ DEV_FN void attn_cdna_prepare(attn_cdna_loop<C> &w, const attn_work_tile &u, flo
     if constexpr (C::MODE == CDNA_DROPOUT)
         w.scoring.to_ds = cdna_shared<C>(LIFTED ? w.scoring.to_ds * w.feature.scale : w.feature.scale);
     if constexpr (C::MODE == CDNA_BIAS)
-        w.scoring.to_ds = LIFTED ? w.scoring.to_ds * w.feature.more.scale : w.feature.more.scale;
+        w.scoring.to_ds = LIFTED ? w.scoring.to_ds * l->p.dropout_scale : l->p.dropout_scale;
     if constexpr (cdna_biased(C::MODE)) w.scoring.scale_log2 = l->p.scale * (LIFTED ? 0x1p-20f : 1.0f);
     if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
     w.turn.enter_work_tile(u, wave);
