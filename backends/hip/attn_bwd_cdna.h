@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, and one
- * of ALiBi, a softcap, dropout, a bias or masks in memory (backends/hip/attn_cdna.c). Every other problem takes the
- * shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that
+ * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, ALiBi,
+ * dropout, a bias and masks in memory in any company, a softcap alone or with dropout (backends/hip/attn_cdna.c). Every
+ * other problem takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that
  * nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop;
  * statistics are negated (STW_STATS_NEGATED).
  *

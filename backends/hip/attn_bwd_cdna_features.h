@@ -452,8 +452,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
                                                                        h * l->p.dbias.head + j0 * l->p.dbias.key)
                                   : nullptr;
     }
-    /* Before steps CDNA_EVERY of head h: what they alone need takes no registers of others. `high`: attn_cdna_scoring's;
-     * LIFTED: Q and K are multiplied by powers of two. */
+    /* Before steps CDNA_EVERY of head h: what they alone need takes no registers of others. `high`:
+     * attn_cdna_scoring's; LIFTED: Q and K are multiplied by powers of two. */
     template <bool LIFTED> DEV_METHOD void enter_every(const attn_work_tile &u, int h, int high, int thread) {
         cdna_launch l = cdna_launch_again();
         const bool biased = (l->p.features & STW_FEAT_BIAS) != 0;
