@@ -124,8 +124,8 @@ template <class C> DEV_FN float cdna_shared(float x) {
     else return cdna_scalar(x);
 }
 
-/* A member of a feature with dropout for all elements of a vector: clang 19 would load its neighbours with it, and keep them
- * in memory. */
+/* A member of a feature with dropout for all elements of a vector: clang 19 would load its neighbours with it, and keep
+ * them in memory. */
 template <class C> DEV_FN float cdna_alone(float x) {
     return C::MODE == CDNA_DROPOUT || C::MODE == CDNA_BIAS ? cdna_opaque(x) : x;
 }
