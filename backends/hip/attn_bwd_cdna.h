@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, and one
- * of ALiBi, a softcap, dropout, a bias or masks in memory (backends/hip/attn_cdna.c). Every other problem takes the
- * shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that
- * nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop;
- * statistics are negated (STW_STATS_NEGATED).
+ * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, ALiBi,
+ * dropout, a bias and masks in memory in any company, a softcap alone or with dropout (backends/hip/attn_cdna.c). Every
+ * other problem takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK
+ * or dV that nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared
+ * loop; statistics are negated (STW_STATS_NEGATED).
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
  * head of the group, 32 rows a step. S and dP of a step are made in two halves:
@@ -194,7 +194,7 @@ DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool s
     typedef cdna_stream<attn_cdna_ds_source<C>> ds_stream;
     typedef cdna_streamed<ds_stream, attn_cdna_lds<C>> ds_operand;
     enum { HALVES = C::HALVES / C::PARTS, FRAGMENTS = C::BN / 32, P = C::PIECES };
-    constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
+    constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND >= CDNA_ANY;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     /* Where turns are asked for, their branches are before the loads and the products of dQ: clang 19 would await a
      * bias there, and copy dQ out of the AGPRs. */
@@ -250,7 +250,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     typedef cdna_stream<attn_cdna_rows_source<C>> rows_stream;
     typedef cdna_streamed<rows_stream, attn_cdna_lds<C>> rows_operand;
     constexpr int P = C::PIECES, V = C::PIECES_V, LAST = C::HELD / 16 - 1;
-    constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
+    constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND >= CDNA_ANY;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
     constexpr int MAP = cdna_draws_by(C::MODE, KIND);
@@ -263,12 +263,16 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         if (part == 0) w.feature.enter_step(block, w.thread());
     if constexpr (C::MODE == CDNA_BIAS && ANY)
         if (part == 0) w.feature.prepare();
+    constexpr bool EVERY = attn_cdna_scores<KIND, C>::EVERY;
+    if constexpr (EVERY)
+        if (part == 0) w.feature.enter_step(block, w.thread());
     leaf_f4 lse = w.lds.read_stats(first, 0), delta = w.lds.read_stats(first, 1);
     attn_cdna_scores<KIND, C> t;
     auto prepare_stats = [&] {
         if constexpr (LIFTED && !cdna_biased(C::MODE)) lse += (leaf_f4)10.0f;
         if constexpr (C::P_SCALED) lse += (leaf_f4)cdna_alone<C>(w.feature.log_scale);
         if constexpr (C::MODE == CDNA_DROPOUT) t.start = delta *= (leaf_f4)cdna_alone<C>(w.feature.start);
+        else if constexpr (EVERY) t.start = delta *= (leaf_f4)cdna_alone<C>(w.feature.more.start);
         else if constexpr (LIFTED) delta *= (leaf_f4)0x1p20f;
     };
     rows_stream rows(w.lds);
@@ -351,8 +355,8 @@ template <class C> DEV_FN void attn_cdna_unseen_part(attn_cdna_loop<C> &w, int b
 /* One query block of 32 rows; `step`: its bit of subnormal_steps. */
 template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, int block, int step) {
     constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
-    const bool subnormal =
-        (KIND == CDNA_EXACT && FLUSHES) || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
+    const bool subnormal = (KIND == CDNA_EXACT && FLUSHES) ||
+                           ((KIND == CDNA_ANY || KIND == CDNA_EVERY) && !FLUSHES && (w.subnormal_steps >> step & 1));
     if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
     DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part)
         if constexpr (KIND == CDNA_UNSEEN) attn_cdna_unseen_part(w, block, part);

@@ -23,6 +23,9 @@ enum {
 /* The one of them whose feature it has. */
 DEV_FN constexpr int cdna_feature_of(int mode) { return mode == CDNA_HIDDEN_ORDERED ? CDNA_HIDDEN : mode; }
 DEV_FN constexpr bool cdna_hides(int mode) { return cdna_feature_of(mode) == CDNA_HIDDEN; }
+/* Masks in memory are known: in kernels of their own, and in those for a bias where the call asks for it. */
+DEV_FN constexpr bool cdna_may_hide(int mode) { return cdna_hides(mode) || mode == CDNA_BIAS; }
+DEV_FN bool cdna_has_masks(cdna_launch l) { return (l->p.features & (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)) != 0; }
 /* Deterministic mode in a kernel: never, where the call asks for it, always. Kernels of two waves a SIMD have no
  * registers left for what one call asks for and another does not. */
 enum { CDNA_NO_TURNS, CDNA_TURNS_ASKED, CDNA_TURNS };
@@ -43,7 +46,7 @@ DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode =
  * of its products. Whom a key block awaits is the next one, or under masks in memory the next that they do not hide:
  * a lane of `awaited` has it of one of 64 query blocks. No turns: nothing. */
 template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
-    enum { ASKED = TURNS == CDNA_TURNS_ASKED, CHOOSES = cdna_hides(C::MODE) };
+    enum { ASKED = TURNS == CDNA_TURNS_ASKED, CHOOSES = cdna_may_hide(C::MODE) };
     typedef DEV_GLOBAL uint32_t semaphore;
     semaphore *at; /* of this step's query block */
     uint32_t mine, seen;
@@ -57,6 +60,7 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
         mine = (uint32_t)dev_uniform(u.block);
         keeps = wave == 0;
         if (ASKED) asked = cdna_launch_again()->dq_semaphore != nullptr;
+        if (CHOOSES && !cdna_hides(C::MODE)) awaited = mine + 1, from = 0; /* without masks */
     }
     DEV_METHOD void enter_head(uint32_t *first) {
         at = cdna_opaque_scalar((semaphore *)first);
@@ -78,7 +82,8 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
     /* Until it is this key block's turn. With wrong cu_seqlens there may be no order: status_out tells. */
     DEV_METHOD void wait(int block) const {
         if (!is_asked()) return;
-        const uint32_t before = CHOOSES ? (uint32_t)__builtin_amdgcn_readlane((int)awaited, block - from) : mine + 1;
+        const uint32_t before =
+            CHOOSES ? (uint32_t)__builtin_amdgcn_readlane((int)awaited, (block - from) & 63) : mine + 1;
         uint32_t last = (uint32_t)dev_uniform((int)seen);
         if (__builtin_expect(last != before, 0)) do {
                 if (*cdna_launch_again()->unordered) break;
@@ -119,9 +124,11 @@ template <class C> DEV_FN float cdna_shared(float x) {
     else return cdna_scalar(x);
 }
 
-/* A member of a dropout feature for all elements of a vector: clang 19 would load its neighbours with it, and keep them
- * in memory. */
-template <class C> DEV_FN float cdna_alone(float x) { return C::MODE == CDNA_DROPOUT ? cdna_opaque(x) : x; }
+/* A member of a feature with dropout for all elements of a vector: clang 19 would load its neighbours with it, and keep
+ * them in memory. */
+template <class C> DEV_FN float cdna_alone(float x) {
+    return C::MODE == CDNA_DROPOUT || C::MODE == CDNA_BIAS ? cdna_opaque(x) : x;
+}
 
 /* The contrary, where scalar registers are. */
 template <class C> DEV_FN uint32_t cdna_spread(uint32_t x) { return C::WIDTH < 128 ? cdna_opaque(x) : x; }
@@ -382,7 +389,8 @@ template <class C> struct attn_cdna_bias {
         const int key = (int)l->p.bias.key * element;
         const char *base = (const char *)l->p.bias.data +
                            (dev_uniform(u.b) * l->p.bias.batch + h * l->p.bias.head + j0 * l->p.bias.key) * element;
-        from = cdna_buffer_of(base, rows > 0 && cols > 0 ? (rows - 1) * query + (cols - 1) * key + element : 0);
+        const bool any = rows > 0 && cols > 0 && (l->p.features & STW_FEAT_BIAS);
+        from = cdna_buffer_of(base, any ? (rows - 1) * query + (cols - 1) * key + element : 0);
         at = (uint32_t)((first * C::BM + 4 * (thread >> 4 & 3)) * query +
                         (C::KEYS * dev_uniform(thread >> 6) + (thread & 15)) * key);
     }
@@ -408,13 +416,28 @@ template <class C> struct attn_cdna_bias {
 /* Any of the three, asked at run time. Only steps CDNA_ANY know f32 and bytes, which all steps are then: one begins by
  * making f32 of what has come, and bytes become bits of pairs that are hidden, as masks' are (attn_cdna_feature<C,
  * CDNA_HIDDEN>). Branches in other steps made clang 19 wait for the next rows. So it is with dBias of the operands'
- * type, where every pair has its own: a lane stores dS of its own scores. */
+ * type, where every pair has its own: a lane stores dS of its own scores.
+ *
+ * Steps CDNA_EVERY know dropout, ALiBi by distance or by key, masks in memory and f32 dBias besides: they run what no
+ * other kernels do, with a bias or without one, which is zeros then. ALiBi adds `slope` times a number of the pair
+ * to (bias - LSE), minus the distance or the key's own; with a bias before log2(e) is multiplied by (to_log2). */
 template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
+    attn_cdna_feature<C, CDNA_DROPOUT> more; /* of it dropout */
+    attn_cdna_feature<C, CDNA_HIDDEN> masks;
+    bool hidden; /* there are masks */
     int element;
     uint32_t bits;
     char *gradient; /* dBias of the head, from the work tile's first key on; null: not wanted */
     int rows, cols; /* of it: queries and keys in use                                         */
+    bool columns;   /* ALiBi by key                                                           */
+    int corner;     /* less the lane's distance in the mask: as attn_cdna_alibi's, or its key less 4 g */
+    float slope, to_log2;
 
+    DEV_FN bool is_every(cdna_launch l) {
+        const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_DROPOUT | STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK;
+        return !(l->p.features & STW_FEAT_BIAS) || (l->p.features & others) ||
+               (l->bias_direct && l->p.dbias_dtype == STW_F32);
+    }
     DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
         element = l->p.bias_dtype == STW_U8 ? 1 : l->p.bias_dtype == STW_F32 ? 4 : 2;
         attn_cdna_bias<C>::set(element, l);
@@ -424,9 +447,29 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         const int64_t j0 = dev_uniform(u.j0);
         rows = (int)dev_uniform(u.seq.q.used);
         cols = (int)(dev_uniform(u.seq.kv.used) - j0);
-        gradient = l->bias_direct ? (char *)l->p.dbias.data + 2 * (dev_uniform(u.b) * l->p.dbias.batch +
-                                                                   h * l->p.dbias.head + j0 * l->p.dbias.key)
+        const int bytes = l->p.dbias_dtype == STW_F32 ? 4 : 2;
+        gradient = l->bias_direct ? (char *)l->p.dbias.data + bytes * (dev_uniform(u.b) * l->p.dbias.batch +
+                                                                       h * l->p.dbias.head + j0 * l->p.dbias.key)
                                   : nullptr;
+    }
+    /* Before steps CDNA_EVERY of head h: what they alone need takes no registers of others. `high`:
+     * attn_cdna_scoring's; LIFTED: Q and K are multiplied by powers of two. */
+    template <bool LIFTED> DEV_METHOD void enter_every(const attn_work_tile &u, int h, int high, int thread) {
+        cdna_launch l = cdna_launch_again();
+        const bool biased = (l->p.features & STW_FEAT_BIAS) != 0;
+        hidden = cdna_has_masks(l);
+        columns = (l->p.features & STW_FEAT_ALIBI_COLUMN) != 0;
+        corner =
+            (int)(dev_uniform(u.j0) + (columns ? dev_uniform(u.seq.kv.offset) : -dev_uniform(u.seq.band.shift))) + high;
+        to_log2 = biased ? DEV_LOG2E : 1.0f;
+        slope = 0.0f;
+        if (l->p.features & STW_FEAT_ALIBI)
+            slope = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] *
+                    ((columns ? 1.0f : -1.0f) * (biased ? 1.0f : DEV_LOG2E));
+        more.set(u, l, high);
+        if (LIFTED) more.lift();
+        more.enter_head(u, l, h, 0, thread);
+        masks.enter_head(u, l, h, 0, thread);
     }
     /* dS of 16 queries: Scores, attn_cdna_scores; LIFTED: times to_sums 2^10 it is without its factor. */
     template <bool LIFTED, class Scores>
@@ -435,7 +478,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         cdna_launch l = cdna_launch_again();
         const int row0 = block * C::BM + 16 * half + 4 * (thread >> 4 & 3);
         const int key0 = C::KEYS * dev_uniform(thread >> 6) + (thread & 15);
-        const int query = 2 * (int)l->p.dbias.query, key = 2 * (int)l->p.dbias.key;
+        const int element = Scores::EVERY && l->p.dbias_dtype == STW_F32 ? 4 : 2;
+        const int query = element * (int)l->p.dbias.query, key = element * (int)l->p.dbias.key;
         const cdna_buffer to = cdna_buffer_of(gradient, 0x7fffffff);
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
@@ -444,7 +488,10 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
                 if constexpr (LIFTED)
                     two = cdna_operand(typename C::T(), t.ds[C::TILES * (r / 2) + i] * (leaf_f2)(to_sums * 0x1p10f));
                 const uint32_t at = row < rows && col < cols ? (uint32_t)(row * query + col * key) : CDNA_NOWHERE;
-                __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, at, 0, 0);
+                if (element == 4) {
+                    const float x = t.ds[C::TILES * (r / 2) + i][r % 2] * (LIFTED ? to_sums * 0x1p10f : 1.0f);
+                    __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, x), to, at, 0, 0);
+                } else __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, at, 0, 0);
             }
     }
     template <bool ANY> DEV_METHOD void fetch() {
@@ -454,6 +501,13 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         this->at += (uint32_t)(C::BM * this->query);
     }
     DEV_FN uint32_t half_as_float(uint32_t x) { return __builtin_bit_cast(uint32_t, cdna_pair(typename C::T(), x).x); }
+    /* EVERY, behind prepare(). */
+    DEV_METHOD void enter_step(int block, int thread) {
+        more.enter_step(block, thread);
+        if (!hidden) return;
+        masks.enter_step(block, thread);
+        bits |= masks.bits;
+    }
     template <class Work> DEV_METHOD void of_each(Work work) {
         DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
@@ -474,6 +528,35 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         return __builtin_bit_cast(float, ANY ? x : half_as_float(x));
     }
     DEV_METHOD bool hides(int half, int i, int r) const { return (bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0; }
+};
+
+/* What ALiBi adds in steps CDNA_EVERY to 16 queries and the wave's keys: numbers of pairs times a slope. */
+template <class C, bool EVERY> struct attn_cdna_places {
+    DEV_METHOD void enter(const attn_cdna_feature<C> &, int, int, int) {}
+};
+template <class C> struct attn_cdna_places<C, true> {
+    leaf_f2 of_tile_0[2]; /* queries 2 k and 2 k + 1                 */
+    uint32_t digits;      /* of a number that count: not its sign, but by key */
+    float slope;
+
+    /* `distance`: the lane's in the mask (attn_cdna_scoring). */
+    DEV_METHOD void enter(const attn_cdna_feature<C> &feature, int distance, int block, int half) {
+        const int at =
+            feature.corner - distance + (feature.columns ? 4 * (feature.more.lane >> 4) : -(block * C::BM + 16 * half));
+        const float x = (float)at, row = feature.columns ? 0.0f : 1.0f;
+        of_tile_0[0] = leaf_f2{x, x - row};
+        of_tile_0[1] = of_tile_0[0] - 2.0f * row;
+        digits = feature.columns ? ~0u : 0x7fffffffu;
+        slope = feature.slope;
+    }
+    DEV_METHOD leaf_f2 add_to(leaf_f2 x, int k, int i) const {
+        const leaf_f2 at = of_tile_0[k] + 16.0f * i;
+        DEV_UNROLL_FOR (int r = 0; r < 2; ++r) {
+            const float number = at[r]; /* clang 19 casts the first element, whichever is named */
+            x[r] = fmaf(__builtin_bit_cast(float, __builtin_bit_cast(uint32_t, number) & digits), slope, x[r]);
+        }
+        return x;
+    }
 };
 
 /* Bytes alone, where they have kernels of their own. */

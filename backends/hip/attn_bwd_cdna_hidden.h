@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Interval and block masks in CDNA's own main loop (attn_bwd_cdna.h), kernels CDNA_HIDDEN. What attn_hidden_blocks.h
- * has found of a work tile's keys tells of 64 query blocks at a time which are hidden and which are touched. The
- * scheduler goes over stretches of blocks that are not hidden and enters each anew, since rows come a step ahead.
- * Steps of touched blocks test pairs (CDNA_ANY); the others are those of kernels that know no masks. C: attn_cdna, the
- * shapes. Lane l is (n, g) = (l % 16, l / 16). */
+ * Interval and block masks in CDNA's own main loop (attn_bwd_cdna.h), kernels CDNA_HIDDEN, or with other features
+ * CDNA_BIAS (attn_bwd_cdna_features.h). What attn_hidden_blocks.h has found of a work tile's keys tells of 64 query
+ * blocks at a time which are hidden and which are touched. The scheduler goes over stretches of blocks that are not
+ * hidden and enters each anew, since rows come a step ahead. Steps of touched blocks test pairs (CDNA_ANY); the others
+ * are those of kernels that know no masks. C: attn_cdna, the shapes. Lane l is (n, g) = (l % 16, l / 16). */
 #ifndef STW_HIP_ATTN_BWD_CDNA_HIDDEN_H
 #define STW_HIP_ATTN_BWD_CDNA_HIDDEN_H
 
@@ -54,6 +54,13 @@ template <class C> struct attn_cdna_feature<C, CDNA_HIDDEN> {
     }
     DEV_METHOD bool hides(int half, int i, int r) const { return (bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0; }
 };
+
+template <class C> DEV_FN attn_cdna_feature<C, CDNA_HIDDEN> &cdna_masks_of(attn_cdna_feature<C, CDNA_HIDDEN> &feature) {
+    return feature;
+}
+template <class C> DEV_FN attn_cdna_feature<C, CDNA_HIDDEN> &cdna_masks_of(attn_cdna_feature<C, CDNA_BIAS> &feature) {
+    return feature.masks;
+}
 
 /* Of query block `block`, which may differ from lane to lane: all pairs with the work tile's keys are hidden; some may
  * be. The first is the rule of attn_hidden_jump. `behind`: of the key block so many behind the work tile's; then `some`

@@ -76,19 +76,24 @@ DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
 DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
 
 /* Whom the work tile awaits in 64 query blocks from `block` on, before `end`. */
-template <class C> DEV_FN void attn_cdna_await(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
-    if constexpr (cdna_hides(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
+template <class C>
+DEV_FN void attn_cdna_await(attn_cdna_loop<C> &w, const attn_work_tile &u, int h, int block, int end) {
+    if constexpr (cdna_may_hide(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
         if (!w.turn.is_asked()) return;
+        if constexpr (!cdna_hides(C::MODE)) {
+            if (!cdna_has_masks(cdna_launch_again())) return;
+            w.feature.masks.enter_head(u, cdna_launch_again(), h, 0, 0);
+        }
         w.turn.from = block;
         const int mine = block + (w.thread() & 63);
-        if (mine < end) w.turn.awaited = attn_cdna_awaited<C>(w.feature, u, mine);
+        if (mine < end) w.turn.awaited = attn_cdna_awaited<C>(cdna_masks_of<C>(w.feature), u, mine);
     }
 }
 
 /* `any` are query blocks with a row whose LSE is infinite, with subnormal numbers, or at an edge of a mask that has a
  * left bound. Each wave has its own kinds of steps; all kinds have the same barriers. */
 template <class C>
-DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
+DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int h, int block, int end) {
     int thread = w.thread();
     int mine = block + (thread & 63);
     uint32_t marks_at = (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4);
@@ -106,10 +111,13 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
     if constexpr (C::MODE == CDNA_DROPOUT)
         any |= w.feature.draws() ? w.feature.map == STW_DROPOUT_PHILOX ? 0 : edge : ~UINT64_C(0);
-    if constexpr (C::MODE == CDNA_BIAS) any |= w.feature.element == 2 && !w.feature.gradient ? 0 : ~UINT64_C(0);
+    if constexpr (C::MODE == CDNA_BIAS)
+
+        any |= w.feature.element == 2 && !w.feature.gradient && !w.feature.is_every(cdna_launch_again()) ? 0
+                                                                                                         : ~UINT64_C(0);
     if constexpr (cdna_hides(C::MODE))
         any |= __builtin_amdgcn_ballot_w64(attn_cdna_hidden_of<C>(w.feature, u, mine).some);
-    attn_cdna_await(w, u, block, end);
+    attn_cdna_await(w, u, h, block, end);
     any &= ~unseen;
     edge &= ~(unseen | any);
     int most = end - block < 64 ? end - block : 64, none = cdna_ones(unseen),
@@ -133,12 +141,13 @@ struct attn_cdna_place {
     int end, used;
 };
 
-/* Rows up to the sequence's end; where sums are added to what is there, keys in use alone. T: of the tensor. */
+/* Rows up to the sequence's end; where sums are added to what is there, keys in use alone. T: of the tensor; `drained`:
+ * it has earlier sums. */
 template <class T>
 DEV_FN attn_cdna_output attn_cdna_output_of(const attn_cdna_place &at, cdna_tensor &t, uint32_t output, uint32_t cols,
-                                            float scale) {
+                                            float scale, bool drained) {
     cdna_launch l = cdna_launch_again();
-    const bool adds = sizeof(T) == 4 && (l->p.accumulate & output);
+    const bool adds = sizeof(T) == 4 && (drained || (l->p.accumulate & output));
     const int end = adds ? at.used : at.end, stride = (int)t.seq;
     const int bytes = l->p.outputs & output ? cdna_extent(end, stride, cols) * (int)(sizeof(T) / 2) : 0;
     const char *first = (const char *)t.data + cdna_row(t, at.b, at.kv_head, at.row) * (int)sizeof(T);
@@ -152,12 +161,18 @@ DEV_FN attn_cdna_output attn_cdna_output_of(const attn_cdna_place &at, cdna_tens
 
 /* Sums of a part, in the workspace: f32 without their factor, by rows of HD. */
 template <class C>
-DEV_FN attn_cdna_output attn_cdna_part_output(const attn_work_tile &u, uint32_t output, uint32_t cols, int used) {
+DEV_FN attn_cdna_output attn_cdna_part_output(const attn_work_tile &u, uint32_t output, uint32_t cols, int used,
+                                              bool drained) {
     cdna_launch l = cdna_launch_again();
     const int64_t place = dev_uniform(u.kv_head) * l->part_entries + (int64_t)(uint32_t)dev_uniform((int)u.index);
     const float *first = l->part_sums + (2 * place + (output == STW_OUT_DV)) * (C::BN * C::HD);
     const int bytes = l->p.outputs & output ? C::BN * C::HD * 4 : 0;
-    return {cdna_buffer_of(first, bytes), cdna_buffer_of(first, 0), C::HD, (int)cols, used, (leaf_f2)1.0f};
+    return {cdna_buffer_of(first, bytes),
+            cdna_buffer_of(first, drained ? bytes : 0),
+            C::HD,
+            (int)cols,
+            used,
+            (leaf_f2)1.0f};
 }
 
 /* Neighbouring columns of a row, two or four; 16 bits: rounded, or as f32. */
@@ -224,8 +239,9 @@ DEV_FN void attn_cdna_store_sums(const leaf_f4 (&sums)[TILES][COLUMNS], const at
     DEV_UNROLL_FOR (int j = 0; j + 3 < COLUMNS; j += 4) store(16 * j + 4 * n, j, attn_cdna_columns<4>());
 }
 
-/* dK and dV, of T or f32: sums for keys in use, zeros up to the sequence's end. Of a part, to the workspace. */
-template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const attn_work_tile &u) {
+/* dK and dV, of T or f32: sums for keys in use, zeros up to the sequence's end. Of a part, to the workspace. `drained`:
+ * f32 sums of earlier rows are there already. */
+template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const attn_work_tile &u, bool drained) {
     typedef typename C::T T;
     cdna_launch l = cdna_launch_again();
     const int thread = w.thread(), n = thread & 15, key0 = C::KEYS * dev_uniform(thread >> 6) + 4 * (thread >> 4 & 3);
@@ -237,12 +253,13 @@ template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const
     auto store = [&](auto &sums, cdna_tensor &t, uint32_t output, uint32_t dtype, uint32_t cols, float scale) {
         if (l->part_sums || sizeof(T) == 4 || dtype == STW_F32)
             attn_cdna_store_sums<float, true>(sums,
-                                              l->part_sums ? attn_cdna_part_output<C>(u, output, cols, used)
-                                                           : attn_cdna_output_of<float>(at, t, output, cols, scale),
+                                              l->part_sums
+                                                  ? attn_cdna_part_output<C>(u, output, cols, used, drained)
+                                                  : attn_cdna_output_of<float>(at, t, output, cols, scale, drained),
                                               n, key0);
         else if (used < C::BN)
-            attn_cdna_store_sums<T, true>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale), n, key0);
-        else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale), n, key0);
+            attn_cdna_store_sums<T, true>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale, false), n, key0);
+        else attn_cdna_store_sums<T, false>(sums, attn_cdna_output_of<T>(at, t, output, cols, scale, false), n, key0);
     };
     store(w.dk, l->p.dk, STW_OUT_DK, l->p.dk_dtype, l->p.head_dim_qk, l->p.scale);
     store(w.dv, l->p.dv, STW_OUT_DV, l->p.dv_dtype, l->p.head_dim_v, 1.0f);
@@ -261,9 +278,11 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
     attn_cdna_enter<attn_lifts<typename C::T>::yes && !EXACT>(w, u, h, first, end);
     int block = first;
     if constexpr (EXACT) {
-        if constexpr (cdna_hides(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
+        if constexpr (C::MODE == CDNA_BIAS)
+            w.feature.template enter_every<false>(attn_cdna_again(u), h, w.scoring.high, w.thread());
+        if constexpr (cdna_may_hide(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
             for (; block < end; ++block) {
-                if ((block - first) % 64 == 0) attn_cdna_await(w, u, block, end);
+                if ((block - first) % 64 == 0) attn_cdna_await(w, u, h, block, end);
                 attn_cdna_step<CDNA_EXACT>(w, block, 0);
             }
         } else
@@ -272,12 +291,18 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
         return;
     }
     do {
-        attn_cdna_run run = attn_cdna_run_of(w, u, block, end);
+        attn_cdna_run run = attn_cdna_run_of(w, u, h, block, end);
         const int from = block;
         if constexpr (C::SKIPS)
             if (block < run.unseen) {
                 w.lds.clear_ds();
                 for (; block < run.unseen; ++block) attn_cdna_step<CDNA_UNSEEN>(w, block, 0);
+            }
+        if constexpr (C::MODE == CDNA_BIAS)
+            if (w.feature.is_every(cdna_launch_again())) {
+                constexpr bool LIFTED = attn_lifts<typename C::T>::yes;
+                w.feature.template enter_every<LIFTED>(attn_cdna_again(u), h, w.scoring.high, w.thread());
+                for (; block < run.any; ++block) attn_cdna_step<CDNA_EVERY>(w, block, block - from);
             }
         for (; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
         cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
@@ -305,15 +330,20 @@ struct attn_cdna_span {
 template <class C>
 DEV_FN bool attn_cdna_settle(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
                              int head_end) {
-    if constexpr (cdna_hides(C::MODE)) {
+    if constexpr (cdna_may_hide(C::MODE)) {
+        if (!cdna_hides(C::MODE) && !cdna_has_masks(cdna_launch_again())) {
+            at.stop = end;
+            return true;
+        }
         const int lane = w.thread() & 63;
+        attn_cdna_feature<C, CDNA_HIDDEN> &masks = cdna_masks_of<C>(w.feature);
         DEV_ROLLED for (;; at.block = first) {
-            w.feature.enter_head(u, cdna_launch_again(), at.h, first, 0);
-            at.block = attn_cdna_next<false, C>(w.feature, u, at.block, end, lane);
+            masks.enter_head(u, cdna_launch_again(), at.h, first, 0);
+            at.block = attn_cdna_next<false, C>(masks, u, at.block, end, lane);
             if (at.block < end) break;
             if (++at.h >= head_end) return false;
         }
-        at.stop = attn_cdna_next<true, C>(w.feature, u, at.block, end, lane);
+        at.stop = attn_cdna_next<true, C>(masks, u, at.block, end, lane);
     }
     return true;
 }
@@ -322,7 +352,7 @@ DEV_FN bool attn_cdna_settle(attn_cdna_loop<C> &w, const attn_work_tile &u, attn
 template <class C>
 DEV_FN bool attn_cdna_follow(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
                              int head_end) {
-    if (cdna_hides(C::MODE) && at.stop < end) {
+    if (cdna_may_hide(C::MODE) && at.stop < end) {
         at.block = at.stop;
         return attn_cdna_settle(w, u, at, first, end, head_end);
     }
@@ -330,10 +360,22 @@ DEV_FN bool attn_cdna_follow(attn_cdna_loop<C> &w, const attn_work_tile &u, attn
     return ++at.h < head_end && attn_cdna_settle(w, u, at, first, end, head_end);
 }
 
-/* The scheduler: the query heads of the group, and of each the query blocks first .. end - 1 that masks leave. */
+/* Query blocks whose f32 dK and dV are summed in registers (host: CDNA_SUM_ROWS). Whether the matrix unit rounds its
+ * sums is not known, so longer ones are drained: added to memory, and begun anew. Kernels of two waves a SIMD have no
+ * registers for that; without masks the host makes parts. */
+enum { CDNA_SUM_BLOCKS = 64 };
+template <class C> DEV_FN constexpr bool attn_cdna_drains() { return cdna_may_hide(C::MODE) && C::IN_AGPRS; }
+template <class C> DEV_FN int attn_cdna_undrained() {
+    cdna_launch l = cdna_launch_again();
+    const uint32_t halves = (l->p.dk_dtype == STW_F32 ? 0 : STW_OUT_DK) | (l->p.dv_dtype == STW_F32 ? 0 : STW_OUT_DV);
+    const bool drains = !(l->p.outputs & halves) && !(l->p.features & STW_FEAT_ROUNDED_SUMS);
+    if (!cdna_hides(C::MODE) && !cdna_has_masks(l)) return 1 << 30;
+    return drains ? (int)CDNA_SUM_BLOCKS : 1 << 30;
+}
+
+/* What steps of a work tile need of the problem. `bound`: of dS (attn_bwd_cdna_lift.h). */
 template <bool EXACT, class C>
-DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, float bound, int first, int end, int wave,
-                               int lane) {
+DEV_FN void attn_cdna_prepare(attn_cdna_loop<C> &w, const attn_work_tile &u, float bound, int wave, int lane) {
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     cdna_launch l = cdna_launch_again();
     w.scoring.set(u, l, C::BN, wave, lane);
@@ -344,14 +386,32 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, fl
     }
     if constexpr (C::MODE == CDNA_DROPOUT)
         w.scoring.to_ds = cdna_shared<C>(LIFTED ? w.scoring.to_ds * w.feature.scale : w.feature.scale);
+    if constexpr (C::MODE == CDNA_BIAS)
+        w.scoring.to_ds = LIFTED ? w.scoring.to_ds * l->p.dropout_scale : l->p.dropout_scale;
     if constexpr (cdna_biased(C::MODE)) w.scoring.scale_log2 = l->p.scale * (LIFTED ? 0x1p-20f : 1.0f);
     if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
     w.turn.enter_work_tile(u, wave);
-    attn_cdna_span at = {dev_uniform(u.kv_head) * (int)l->p.group, first, end};
-    const int head_end = at.h + (int)l->p.group;
-    if (!attn_cdna_settle(w, u, at, first, end, head_end)) return;
-    do attn_cdna_stretch<EXACT>(w, u, at.h, at.block, at.stop);
-    while (attn_cdna_follow(w, u, at, first, end, head_end));
+}
+
+/* The scheduler: the query heads of the group from at.h on, and of each the query blocks first .. end - 1 that masks
+ * leave, all or those whose sums are drained together. False: none are left. */
+template <bool EXACT, class C>
+DEV_FN bool attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
+                               int head_end) {
+    if constexpr (!attn_cdna_drains<C>()) {
+        do attn_cdna_stretch<EXACT>(w, u, at.h, at.block, at.stop);
+        while (attn_cdna_follow(w, u, at, first, end, head_end));
+        return false;
+    }
+    int left = attn_cdna_undrained<C>();
+    bool more;
+    do {
+        if (at.stop - at.block > left) at.stop = at.block + left;
+        left -= at.stop - at.block;
+        attn_cdna_stretch<EXACT>(w, u, at.h, at.block, at.stop);
+        more = attn_cdna_follow(w, u, at, first, end, head_end);
+    } while (more && left);
+    return more;
 }
 
 /* All of K or V is close to subnormal, or products may lose some of it: the same for all threads. */
@@ -393,19 +453,28 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
     cdna_lds *lds = (cdna_lds *)(DEV_SHARED void *)smem;
     w.lds.set(lds, wave, lane);
     w.queries.set_places(lds, (int)dev_thread(), wave);
-    w.clear();
-    attn_cdna_schedule<EXACT>(w, u, bound, first, end, wave, lane);
-    if constexpr (attn_lifts<typename C::T>::yes && !EXACT)
-        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
-            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.to_sums();
-            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= (leaf_f4)0x1p-20f;
+    attn_cdna_prepare<EXACT>(w, u, bound, wave, lane);
+    cdna_launch l = cdna_launch_again();
+    attn_cdna_span at = {dev_uniform(u.kv_head) * (int)l->p.group, first, end};
+    const int head_end = at.h + (int)l->p.group;
+    bool more = attn_cdna_settle(w, u, at, first, end, head_end), drained = false;
+    do {
+        w.clear();
+        if (more) more = attn_cdna_schedule<EXACT>(w, u, at, first, end, head_end);
+        if constexpr (attn_lifts<typename C::T>::yes && !EXACT)
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
+                DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.to_sums();
+                DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= (leaf_f4)0x1p-20f;
+            }
+        if constexpr ((C::MODE == CDNA_DROPOUT && !C::P_SCALED) || C::MODE == CDNA_BIAS) {
+            const leaf_f4 scale = (leaf_f4)cdna_launch_again()->p.dropout_scale;
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= scale;
         }
-    if constexpr (C::MODE == CDNA_DROPOUT && !C::P_SCALED) {
-        const leaf_f4 scale = (leaf_f4)cdna_launch_again()->p.dropout_scale;
-        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= scale;
-    }
-    attn_cdna_store(w, u);
+        attn_cdna_store(w, u, drained);
+        drained = true;
+        if (attn_cdna_drains<C>() && more) cdna_wait_memory();
+    } while (attn_cdna_drains<C>() && more);
 }
 
 /* A work tile is left to the exact kernel: one thread lists it. In deterministic mode others wait for its turns, so
@@ -461,7 +530,7 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     int first = dev_uniform(u.first), end = dev_uniform(u.end);
     if (first >= end) {
         w.clear();
-        attn_cdna_store(w, u);
+        attn_cdna_store(w, u, false);
         return;
     }
     w.keys.load(u, wave, lane);

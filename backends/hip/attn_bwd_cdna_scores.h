@@ -10,8 +10,9 @@
 
 /* What a wave must mind in a step, from the least to the most: nothing, since it sees none of its pairs (UNSEEN) or all
  * of them (INNER); pairs right of a bound (EDGE); pairs left of one too, rows of infinite LSE, and sums of dQ that may
- * be subnormal (ANY); all that, and products that may lose subnormal operands (EXACT). INNER and EDGE make decisions of
- * dropout by our own map, more kinds do as INNER by the others: each, or both (OTHERS). */
+ * be subnormal (ANY); all that, and what kernels for a bias know besides (EVERY); all that, and products that may lose
+ * subnormal operands (EXACT). INNER and EDGE make decisions of dropout by our own map, more kinds do as INNER by the
+ * others: each, or both (OTHERS). */
 enum {
     CDNA_UNSEEN,
     CDNA_INNER,
@@ -20,9 +21,11 @@ enum {
     CDNA_INNER_OTHERS,
     CDNA_EDGE,
     CDNA_ANY,
+    CDNA_EVERY,
     CDNA_EXACT
 };
 DEV_FN constexpr bool cdna_sees_all(int kind) { return kind >= CDNA_INNER && kind <= CDNA_INNER_OTHERS; }
+DEV_FN constexpr bool cdna_minds_every(int mode, int kind) { return mode == CDNA_BIAS && kind >= CDNA_EVERY; }
 /* The map whose calls run beside a step's products, or before it. */
 DEV_FN constexpr int cdna_draws_by(int mode, int kind) {
     if (mode != CDNA_DROPOUT || kind == CDNA_UNSEEN || kind >= CDNA_ANY) return CDNA_DRAWS_NOTHING;
@@ -79,12 +82,10 @@ struct attn_cdna_scoring {
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
     enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT, DROPS = C::MODE == CDNA_DROPOUT };
+    enum { EVERY = cdna_minds_every(C::MODE, KIND) };
     enum { TILES = C::TILES, MASKED = !cdna_sees_all(KIND), FUSED = DROPS && !MASKED };
-    enum {
-        HERE = C::SCORES_HERE && KIND != CDNA_EXACT && (FUSED || !DROPS),
-        ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT
-    };
-    enum { SCALES = LIFTED || (DROPS && !C::P_SCALED) }; /* dS has a factor */
+    enum { HERE = C::SCORES_HERE && KIND != CDNA_EXACT && (FUSED || !DROPS), ANY = KIND >= CDNA_ANY };
+    enum { SCALES = LIFTED || (DROPS && !C::P_SCALED) || EVERY }; /* dS has a factor */
     leaf_f4 s[TILES], dp[TILES];
     leaf_u2 p16[TILES], ds16[TILES]; /* P and dS in T: the operands P^T and dS^T */
     leaf_f2 p[2 * TILES], ds[2 * TILES];
@@ -95,14 +96,23 @@ template <int KIND, class C> struct attn_cdna_scores {
     attn_cdna_distances<C> distances;                           /* CDNA_ALIBI                                 */
     leaf_f2 slopes[2 * TILES];                                  /* CDNA_SOFTCAP: on the way to the derivative */
     attn_cdna_decisions<cdna_draws_by(C::MODE, KIND), C> draws; /* CDNA_DROPOUT     */
-    leaf_f4 start;                                              /* CDNA_DROPOUT: of dP                        */
+    leaf_f4 start;                                              /* CDNA_DROPOUT, EVERY: of dP                 */
     leaf_f2 pz[2 * TILES];                                      /* FUSED: P.Z                                 */
+    attn_cdna_places<C, EVERY> places;                          /* EVERY: of ALiBi                            */
+    uint32_t keeps;                                             /* EVERY: bits of pairs that are kept         */
+    float scale_log2, to_log2;                                  /* EVERY                                      */
 
     /* Half `h` of query block `block`. */
     DEV_METHOD void enter(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, int block, int h) {
         half = h;
         distances.enter(feature, how.distance, block, h);
         draws.enter(feature, h);
+        places.enter(feature, how.distance, block, h);
+        if constexpr (EVERY) {
+            keeps = feature.more.bits >> 16 * (h % 2);
+            scale_log2 = how.scale_log2 * DEV_LOG2E;
+            to_log2 = feature.to_log2;
+        }
         if constexpr (SCALES) to_ds = how.to_ds;
         halves = C::IN_AGPRS || C::MODE != CDNA_PLAIN ? CDNA_HALVES : how.halves;
         if constexpr (MASKED) {
@@ -149,6 +159,13 @@ template <int KIND, class C> struct attn_cdna_scores {
             DEV_UNROLL_FOR (int r = 0; r < 2; ++r) x[r] = feature.shows(h, i, 2 * k + r) ? x[r] : -dev_infinity();
         return x;
     }
+    /* EVERY: what is added to S of pair e, times log2(e). The difference of a bias and LSE comes first, as above. */
+    DEV_METHOD leaf_f2 added(const attn_cdna_feature<C> &feature, leaf_f2 lse, int e) const {
+        const int k = e / TILES, i = e % TILES, h = half % 2;
+        leaf_f2 x = leaf_f2{feature.template added<ANY>(h, i, 2 * k), feature.template added<ANY>(h, i, 2 * k + 1)};
+        x = places.add_to(x + lse, k, i);
+        return __builtin_elementwise_fma(x, (leaf_f2)to_log2, (leaf_f2)(LIFTED ? 10.0f : 0.0f));
+    }
     /* P = exp(scale S - LSE): the exponent, one power, the other, rounding. */
     template <bool CAPS>
     DEV_METHOD void softmax(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, const leaf_f4 &lse,
@@ -158,7 +175,10 @@ template <int KIND, class C> struct attn_cdna_scores {
             softmax_capped(how, feature, lse, e, stage);
         } else if (stage == 0) {
             if (k == 0) draws.compare(feature, i);
-            if constexpr (cdna_biased(C::MODE)) p[e] = biased(how, feature, k ? lse.zw : lse.xy, e);
+            if constexpr (EVERY)
+                p[e] = __builtin_elementwise_fma(scores_of(e), (leaf_f2)scale_log2,
+                                                 added(feature, k ? lse.zw : lse.xy, e));
+            else if constexpr (cdna_biased(C::MODE)) p[e] = biased(how, feature, k ? lse.zw : lse.xy, e);
             else p[e] = __builtin_elementwise_fma(scores_of(e), (leaf_f2)how.scale_log2, k ? lse.zw : lse.xy);
             if constexpr (C::MODE == CDNA_ALIBI || (DROPS && ANY)) p[e] = distances.subtract_from(p[e], feature, k, i);
             look(how, feature, lse, e);
@@ -175,6 +195,8 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_METHOD leaf_f2 kept(leaf_f2 x, leaf_f2 y, int i, int k) const {
         if constexpr (DROPS && !FUSED)
             DEV_UNROLL_FOR (int r = 0; r < 2; ++r) x[r] = draws.kept(x[r], y[r], i, 2 * k + r);
+        if constexpr (EVERY)
+            DEV_UNROLL_FOR (int r = 0; r < 2; ++r) x[r] = keeps & 1u << (4 * i + 2 * k + r) ? x[r] : y[r];
         return x;
     }
     /* The same with a softcap: powers, u, the tangent and powers again, P and P times the derivative. What a power or a

@@ -10,8 +10,8 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-/* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most,
- * and work tiles are parts where there are more (split_of). */
+/* Whether the matrix unit rounds its sums is not known: of f32 outputs it makes those of so many query rows at most.
+ * Where there are more, work tiles are parts (split_of), or under masks in memory sums are drained. */
 enum { CDNA_SUM_ROWS = 2048 };
 enum { CDNA_WAVES = 4 }; /* of a workgroup */
 
@@ -119,6 +119,13 @@ static uint32_t waves_of(const cdna_mode *mode, uint32_t head_dim) {
     return mode->number < MODE_plain ? waves[mode->number][column] : head_dim > 64 ? WAVES_one : WAVES_two;
 }
 
+/* Sums of f32 dK or dV would have more than CDNA_SUM_ROWS query rows in a whole work tile. */
+static int has_long_sums(const stw_attn_params *p) {
+    const int wide = element_of(p, STW_OUT_DK, p->dk_dtype) == 4 || element_of(p, STW_OUT_DV, p->dv_dtype) == 4;
+    return wide && p->dtype != STW_F32 && !(p->features & STW_FEAT_ROUNDED_SUMS) &&
+           class_of_rows(p) > CDNA_SUM_ROWS / stw_larger(p->group, 1);
+}
+
 static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *p) {
     enum { ALIBI = STW_FEAT_ALIBI, CAP = STW_FEAT_SOFTCAP, DROPS = STW_FEAT_DROPOUT, BIAS = STW_FEAT_BIAS };
     static const cdna_mode modes[] = {{0, 0, 0, MODE_plain},
@@ -131,12 +138,17 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
                                       {BIAS, DETERMINISTIC, 1, MODE_bytes},
                                       {BIAS, DETERMINISTIC, 0, MODE_bias},
                                       {MASKS, DETERMINISTIC, 0, MODE_hidden},
-                                      {MASKS | DETERMINISTIC, 0, 0, MODE_hidden_ordered}};
+                                      {MASKS | DETERMINISTIC, 0, 0, MODE_hidden_ordered},
+                                      {0, BIAS | ALIBI | DROPS | MASKS | DETERMINISTIC, 0, MODE_bias}};
     uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
+    const int drains = (features & MASKS) && has_long_sums(p);
+    const int by_key = (features & STW_FEAT_ALIBI) && (p->features & STW_FEAT_ALIBI_COLUMN);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i) {
         const uint32_t has = waves_of(&modes[i], tile->head_dim);
+        if (by_key && modes[i].number != MODE_bias) continue;
+        if (drains && modes[i].number == MODE_hidden && has == WAVES_two) continue;
         const uint32_t maybe = modes[i].maybe & (has == WAVES_two ? ~DETERMINISTIC : ~0u);
         if (has != WAVES_none && (features & ~maybe) == modes[i].always && modes[i].bytes <= bytes) return &modes[i];
     }
@@ -166,26 +178,24 @@ static const char *bias_refusal(const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
     if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
-    if (p->outputs & STW_OUT_DBIAS) {
-        if (stw_attn_bias_is_summed(p)) return "dBias of a broadcast bias";
-        if (p->dbias_dtype != p->dtype) return "dBias of another type than q's";
+    if ((p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p)) {
+        if (p->accumulate & STW_OUT_DBIAS) return "dBias of every pair that is added to what is there";
         if (!is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
     }
     return cdna_preprocess(p) ? NULL : "a bias where delta is given, written or less dLSE, or with dSink";
 }
 
-/* Sums of f32 dK or dV would have more than CDNA_SUM_ROWS query rows in a whole work tile. */
-static int has_long_sums(const stw_attn_params *p) {
-    const int wide = element_of(p, STW_OUT_DK, p->dk_dtype) == 4 || element_of(p, STW_OUT_DV, p->dv_dtype) == 4;
-    return wide && p->dtype != STW_F32 && !(p->features & STW_FEAT_ROUNDED_SUMS) &&
-           class_of_rows(p) > CDNA_SUM_ROWS / stw_larger(p->group, 1);
+/* dK or dV of 16 bits: drained sums are f32. */
+static int has_short_keys(const stw_attn_params *p) {
+    return element_of(p, STW_OUT_DK, p->dk_dtype) == 2 || element_of(p, STW_OUT_DV, p->dv_dtype) == 2;
 }
 
 /* NULL, or what no mode knows. */
 static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *p) {
     stw_attn_params rest = *p;
-    const int whole = stw_attn_masks(p) != NULL; /* split_of */
-    if (!has_long_sums(p) || (!whole && stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
+    const int drains = stw_attn_masks(p) != NULL; /* else split_of */
+    if (!has_long_sums(p) ||
+        (drains ? !has_short_keys(p) : stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
     if (p->dtype == STW_F32) {
         if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
@@ -193,17 +203,12 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     }
     rest.features &= ~(MASKS | SINGLE_PAIRS);
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
-    if (p->features & STW_FEAT_ALIBI_COLUMN) return "ALiBi by key, not by distance";
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "a softcap that is not from 1/64 to 512";
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
-    if (p->features & STW_FEAT_BIAS) {
-        if (!mode_of(tile, p)) return "a bias and another feature";
-        return bias_refusal(p);
-    }
-    if (mode_of(tile, p)) return NULL;
-    return "two of ALiBi, softcap, dropout and a mask in memory, but for dropout with ALiBi or a softcap";
+    if (!mode_of(tile, p)) return "a softcap with ALiBi, a bias or a mask in memory";
+    return p->features & STW_FEAT_BIAS ? bias_refusal(p) : NULL;
 }
 
 /* NULL, or what keeps the problem from CDNA's own kernels. They know what mode_of() lists, and make dQ, dK and dV,

@@ -33,6 +33,15 @@ struct attn_bias_task {
     }
 };
 
+/* Statistics of rows, COUNT of LSE or D. CDNA's own main loop has both negated where there is a bias. */
+template <int THREADS, int COUNT> DEV_FN void attn_bias_load_stats(float *to, const float *from, bool negated, int t) {
+    if (DEV_WAVE == 64 && negated) {
+        if (t < COUNT) to[t] = -from[t];
+        return;
+    }
+    dev_load_floats<THREADS, COUNT>(to, from, t);
+}
+
 /* Q, dO and statistics of query block `block` of C::BM rows. The statistics are in blocks of l.bm rows, a multiple. */
 template <class C>
 DEV_FN void attn_bias_load_queries(const attn_work_tile &u, const stw_attn_launch &l, char *smem, int h, int block) {
@@ -48,8 +57,9 @@ DEV_FN void attn_bias_load_queries(const attn_work_tile &u, const stw_attn_launc
     int larger = (int)l.bm / C::BM, first = block % larger * C::BM;
     float *stats = (float *)(smem + C::AT_STATS);
     const float *from = l.stats + (h * l.q_blocks + u.seq.q_block + block / larger) * (2 * l.bm + STW_STATS_PAD);
-    dev_load_floats<C::THREADS, C::BM>(stats, from + first, t);
-    dev_load_floats<C::THREADS, C::BM>(stats + C::BM, from + l.bm + first, t);
+    const bool negated = (l.vectors & STW_STATS_NEGATED) != 0;
+    attn_bias_load_stats<C::THREADS, C::BM>(stats, from + first, negated, t);
+    attn_bias_load_stats<C::THREADS, C::BM>(stats + C::BM, from + l.bm + first, negated, t);
     dev_load_floats<C::THREADS, (int)STW_STATS_PAD>(stats + 2 * C::BM, from + 2 * l.bm, t);
 }
 
@@ -138,6 +148,7 @@ template <class C> DEV_FN void attn_dbias_reduce(const stw_attn_launch &l, char 
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     if (dev_cta() >= l.work_tiles) return;
     attn_bias_task k = attn_bias_task::of<C>(l);
+    const int group = (int)p.group * (DEV_WAVE == 64 ? (int)l.head_parts : 1); /* CDNA's own main loop has parts */
     attn_bias_sum<typename C::score_split> sum;
     sum.acc.clear();
     attn_values<C> values;
@@ -160,7 +171,7 @@ template <class C> DEV_FN void attn_dbias_reduce(const stw_attn_launch &l, char 
             int entered = -1;
             bool load_keys = true;
             for (int h = (int)k.heads.first; h < (int)k.heads.end; ++h) {
-                int kv_head = h / (int)p.group;
+                int kv_head = h / group;
                 dev_barrier();
                 if (dev_thread() == 0) {
                     u.kv_head = kv_head;

@@ -382,10 +382,8 @@ static void single_features_have_kernels(void **state) {
 
 static void tiles_say_what_costs_more(void **state) {
     (void)state;
-    static const char
-        one_key[] = "rows that see one key",
-        wide[] = "f32 dK or dV of 16-bit inputs",
-        two[] = "two of ALiBi, softcap, dropout and a mask in memory, but for dropout with ALiBi or a softcap";
+    static const char one_key[] = "rows that see one key", wide[] = "f32 dK or dV of 16-bit inputs",
+                      two[] = "a softcap with ALiBi, a bias or a mask in memory";
     static const struct {
         const char *options, *own, *four, *split; /* CDNA's; sm80's with kernels for single features, without */
     } rows[] = {
@@ -395,13 +393,16 @@ static void tiles_say_what_costs_more(void **state) {
         {":bias_bhq1", NULL, "a bias", "a bias"},
         {":biasu8_bhqk", NULL, "a bias", "a bias"},
         {":biasf32_bhqk", NULL, "a bias", "a bias"},
-        {":bias_bhqk:alibi", "a bias and another feature", "a bias", "a bias"},
+        {":bias_bhqk:alibi", NULL, "a bias", "a bias"},
+        {":bias_bhqk:softcap9", two, "a bias", "a bias"},
         {":bias_bhqk:grads_qkvb", NULL, NULL, "a bias"},
-        {":bias_1hqk:grads_qkvb", "dBias of a broadcast bias", NULL, "a bias"},
-        {":bias_bhqk:grads_qkvb:dbias_f32", "dBias of another type than q's", "a bias", "a bias"},
+        {":bias_1hqk:grads_qkvb", NULL, NULL, "a bias"},
+        {":bias_bhqk:grads_qkvb:dbias_f32", NULL, "a bias", "a bias"},
+        {":bias_bhqk:grads_qkvb:dbias_f32:acc_b", "dBias of every pair that is added to what is there", "a bias",
+         "a bias"},
         {":bias_bhqk:dlse", "a bias where delta is given, written or less dLSE, or with dSink", NULL, "a bias"},
         {":alibi", NULL, NULL, "ALiBi"},
-        {":alibi:alibi_col", "ALiBi by key, not by distance", NULL, "ALiBi"},
+        {":alibi:alibi_col", NULL, NULL, "ALiBi"},
         {":alibi:det", NULL, NULL, "ALiBi"},
         {":softcap9", NULL, NULL, "softcap"},
         {":softcap0.01", "a softcap that is not from 1/64 to 512", NULL, "softcap"},
@@ -413,8 +414,9 @@ static void tiles_say_what_costs_more(void **state) {
         {":blockmask:causal_br", NULL, NULL, "a block mask"},
         {":intervals_from:blockmask:thd", NULL, NULL, "an interval mask"},
         {":intervals_two:det", NULL, NULL, "an interval mask"},
-        {":blockmask:dropout0.5", two, "a block mask", "a block mask"},
-        {":bias_bhqk:intervals_two", "a bias and another feature", "an interval mask", "an interval mask"},
+        {":blockmask:dropout0.5", NULL, "a block mask", "a block mask"},
+        {":blockmask:softcap9", two, "a block mask", "a block mask"},
+        {":bias_bhqk:intervals_two", NULL, "an interval mask", "an interval mask"},
         {":dropout0.99999999:map_mem_eff", "a dropout_p that is 1 in f32, by the map mem_eff", NULL, "dropout"},
         {":wl0:wr0", one_key, one_key, one_key},
         {":dv_f32", NULL, wide, wide},
@@ -453,8 +455,12 @@ static void tiles_say_what_costs_more(void **state) {
     assert_null(stw_attn_slower(STW_CALL_BWD, &own, &p));
     p = params_of("attn_bwd:bf16:b2h4k2s1025x150d64:dk_f32"); /* two parts of a work tile */
     assert_null(stw_attn_slower(STW_CALL_BWD, &own, &p));
+    p = params_of("attn_bwd:bf16:b2h4k2s1025x150d64:dk_f32:dv_f32:intervals_two"); /* drained */
+    assert_null(stw_attn_slower(STW_CALL_BWD, &own, &p));
     p = params_of("attn_bwd:bf16:b2h4k2s1025x150d64:dk_f32:intervals_two");
     assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), wide);
+    p = params_of("attn_bwd:bf16:b2h4k2s1025x150d64:dk_f32:grads_qk:intervals_two");
+    assert_null(stw_attn_slower(STW_CALL_BWD, &own, &p));
     p = params_of("attn_bwd:bf16:b2h4k2s8193x150d64:dk_f32"); /* more than eight */
     assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), wide);
     p.features |= STW_FEAT_ROUNDED_SUMS; /* of attention over ranks with 16-bit gradients */
@@ -469,7 +475,7 @@ static void tiles_say_what_costs_more(void **state) {
 }
 
 /* Masks in memory: shared kernels with all features or, on a tile that has them, for masks alone, which CDNA's own loop
- * has in both modes; behind the kernel that finds what is hidden. */
+ * has in both modes, and for masks with another feature; behind the kernel that finds what is hidden. */
 static void masks_are_found_before(void **state) {
     static const struct {
         const char *arch, *tile;
@@ -488,16 +494,17 @@ static void masks_are_found_before(void **state) {
             snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s300x270d64:%s", masks[m]);
             stw_attn_params p = params_of(text);
             stw_attn_steps_of(STW_CALL_BWD, &tile, &p, tiles[t].wave, &steps);
-            const int own = tiles[t].own && m < 3, ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0;
-            const int apart = tile.head_dim <= 64; /* above, one kernel does it all */
+            const int own = tiles[t].own && m < 4, ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0;
+            const int apart = tile.head_dim <= 64 && m < 3; /* else one kernel does it all */
             const int exact = own && apart && !ordered && !strcmp(tile.loop->name, "cdna_exact");
             assert_int_equal(steps.count, 4 + exact);
             const char *first = steps.step[0].entry + strlen("stw_attn_bwd_preprocess_");
             const char *before = !own ? "bf16" : ordered ? "cdna_ordered_hd" : "cdna_hd";
             assert_int_equal(strncmp(first, before, strlen(before)), 0);
             assert_string_equal(steps.step[1].entry, "stw_attn_hidden_blocks");
-            int alone = own || (m < 3 && !strcmp(tile.loop->name, "split_four"));
-            assert_non_null(strstr(steps.step[2].entry, alone ? "_bf16_hidden" : "_bf16_full"));
+            const int alone = m < 3 && (own || !strcmp(tile.loop->name, "split_four"));
+            const char *mode = alone ? "_bf16_hidden" : own ? "_bf16_bias" : "_bf16_full";
+            assert_non_null(strstr(steps.step[2].entry, mode));
             if (own) assert_int_equal(strstr(steps.step[2].entry, "_hidden_ordered") != NULL, apart && ordered);
             if (exact) assert_non_null(strstr(steps.step[3].entry, "_bf16_hidden_exact"));
             assert_int_equal(steps.split.heads * steps.split.rows, 1);
@@ -555,8 +562,7 @@ static void amd_names_what_no_own_loop_takes(void **state) {
         {"gfx942", "gfx942_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128", NULL},
         {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128", NULL},
         {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:alibi", NULL},
-        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:alibi:alibi_col",
-         "ALiBi by key, not by distance"},
+        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:alibi:alibi_col", NULL},
         {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d256:det", NULL},
         {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128:det", NULL},
         {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:f16:b2h4k2s130d192:det", "f16, which is multiplied as f32 here"},
