@@ -33,7 +33,8 @@ template <int HD_> struct attn_cdna_f32 {
         HD = HD_,
         MODE = CDNA_PLAIN,
         P_SCALED = false,
-        AHEAD = false, /* there is no dropout */
+        AHEAD = false,
+        OTHERS = false, /* there is no dropout */
         TURNS = CDNA_NO_TURNS,
         BM = HD_ > 64 ? 16 : 32, /* as in the tuning tables */
         BN = (int)STW_CDNA_F32_BN(HD_),
