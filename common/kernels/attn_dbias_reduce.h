@@ -148,7 +148,6 @@ template <class C> DEV_FN void attn_dbias_reduce(const stw_attn_launch &l, char 
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     if (dev_cta() >= l.work_tiles) return;
     attn_bias_task k = attn_bias_task::of<C>(l);
-    const int group = (int)p.group * (DEV_WAVE == 64 ? (int)l.head_parts : 1); /* CDNA's own main loop has parts */
     attn_bias_sum<typename C::score_split> sum;
     sum.acc.clear();
     attn_values<C> values;
@@ -171,7 +170,8 @@ template <class C> DEV_FN void attn_dbias_reduce(const stw_attn_launch &l, char 
             int entered = -1;
             bool load_keys = true;
             for (int h = (int)k.heads.first; h < (int)k.heads.end; ++h) {
-                int kv_head = h / group;
+                int kv_head = h / (int)p.group;
+                if (DEV_WAVE == 64) kv_head /= (int)l.head_parts; /* CDNA's own main loop has parts of groups */
                 dev_barrier();
                 if (dev_thread() == 0) {
                     u.kv_head = kv_head;
