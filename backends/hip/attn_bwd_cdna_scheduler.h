@@ -112,7 +112,6 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     if constexpr (C::MODE == CDNA_DROPOUT)
         any |= w.feature.draws() ? w.feature.map == STW_DROPOUT_PHILOX ? 0 : edge : ~UINT64_C(0);
     if constexpr (C::MODE == CDNA_BIAS)
-
         any |= w.feature.element == 2 && !w.feature.gradient && !w.feature.is_every(cdna_launch_again()) ? 0
                                                                                                          : ~UINT64_C(0);
     if constexpr (cdna_hides(C::MODE))
