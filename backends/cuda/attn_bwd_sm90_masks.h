@@ -73,8 +73,9 @@ struct sm90_visible_iterator {
                min((uint32_t)dev_uniform((int)tile.seq.q_block), (uint32_t)l.q_blocks - 1);
     }
     DEV_METHOD bool is_idle(const attn_work_tile &, const stw_attn_launch &) const { return left <= idle; }
+    /* No shuffle: lanes may ask for it by themselves. */
     DEV_METHOD int query_head(const attn_work_tile &tile, const stw_attn_launch &l) const {
-        return dev_uniform(tile.kv_head) * (int)l.p.group + head;
+        return tile.kv_head * (int)l.p.group + head;
     }
     DEV_METHOD void next() { --left; }
     /* The next step's rows have arrived. */
