@@ -26,7 +26,7 @@
  * power of two. R rows of one sign lose 1.2e-5 R / 2048 of their sum (H200). What the rounding of P and dS leaves of a
  * sum is averaged over its N rows, and by an eighth of bf16's for f16. So R sqrt(N) is bounded. */
 static uint32_t sum_rows(const stw_attn_params *p) {
-    const int64_t most = p->dtype == STW_F16 ? 90 * 1024 : 8 * 90 * 1024;
+    const int64_t most = p->dtype == STW_F16 ? 96 * 1024 : 8 * 96 * 1024;
     const int64_t longest = stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q),
                   rows = (int64_t)p->group * longest;
     int64_t sum = 8192;
