@@ -143,7 +143,7 @@ def main():
                 if not loops: # clang leaves them in their middle: two branches more, and the wait for the turn is within
                     loops = [found for found in straight_loops(instructions, ASKED_BRANCHES + 2, 2) if found[0] == step]
                 most = CDNA_STEP_MOST[arch, hd, "bf16" if "_bf16_" in name else "f16"] + CDNA_STEP_MORE[mode] + ASKED_MORE
-                if mode == "bias" and hd == 32: # scalars of steps that know more come out of vector registers
+                if mode == "bias" and (hd == 32 or (arch, hd) == ("gfx90a", 64)): # scalars of steps that know more come out of vector registers
                     most += 55
                 lifts = arch == "gfx90a" and "_f16_" in name
                 # of steps; two more draw by other maps, or one by both; one knows what no other kernels do
