@@ -217,7 +217,7 @@ int cuModuleGetFunction(void **function_out, void *module, const char *name) {
     int error = begin_in_context("cuModuleGetFunction");
     fake_module *m = module;
     if (!error && (!m || m->context != current())) error = INVALID_HANDLE;
-    if (!error && !fake_launch && !m->compiled && m->sm90 != (strstr(name, "_sm90_") != NULL)) error = NOT_FOUND;
+    if (!error && !fake_launch && !m->compiled && m->sm90 != (strstr(name, "_sm90") != NULL)) error = NOT_FOUND;
     if (error) return error;
     fake_function *found = NULL, *unused = NULL;
     pthread_mutex_lock(&fake_lock);
