@@ -2,7 +2,7 @@
  *
  * loader_tool's commands that plan and run on a fake GPU, through the public calls only:
  *   hip               what follows is on the HIP device, not the CUDA one
- *   plain, dropout    what follows is without dropout: Hopper's own main loop; with it and a softcap, as at first
+ *   plain, dropout    what follows is without dropout: Hopper's own main loop; with it and a large softcap, as at first
  *   work [TIMES]      the whole life of a context, a line for each call: "CALL STATUS text"; a call whose
  *                     input an earlier failure has taken away is not made. Several rounds in one process.
  *   foreign           tensors and a stream of a second device, host memory: one line each
@@ -56,7 +56,8 @@ static stw_attn_desc desc_of(void) {
     desc.max_seq_q = 65;
     desc.max_seq_kv = 130; /* more keys than Hopper's kernels of short sequences take */
     desc.dropout_p = without_dropout ? 0 : 0.25;
-    desc.softcap = without_dropout ? 0 : 9; /* beside dropout, so that NVIDIA's shared kernels run */
+    desc.softcap =
+        without_dropout ? 0 : 1024; /* beyond what Hopper's own main loops take, so that the shared kernels run */
     stw_layout_bshd(&desc);
     return desc;
 }
