@@ -5,8 +5,9 @@
  *     loop         kernels of a row and type
  *     sm90         one for each mode, since a kernel that asks for deterministic mode is 2 to 6% slower in the other:
  *                  plain, f32 outputs, all that is asked of outputs, ALiBi, softcap, masks in memory. One for both:
- *                  dropout, a bias, each feature with f32 or few outputs, dropout with ALiBi or a bias, and an f32
- *                  bias or a gradient of every pair. For all rows: the kernels that list what masks leave
+ *                  dropout, a bias, each feature with f32 or few outputs, dropout with ALiBi or a bias, an f32 bias
+ *                  or a gradient of every pair, and all of it at once. For all rows: the kernels that list what
+ *                  masks leave
  *     sm90_wide,   plain, and its twin; for either mode: ALiBi and softcap, all that is asked of outputs; sm90_wide
  *     sm90_tall    alone: dropout, it with such outputs, a bias, masks in memory, all of it at once
  *     sm90_short, few16, few64: one

@@ -450,7 +450,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             }
         } else sm90_exponentials(s, lse, maps.factor);
     };
-    if constexpr (ALL) flip = 1; /* the step is the next one */
+    if constexpr (ALL) flip = 1; /* step 0 reads its bias from its own place, as if a step came before it */
     features_ahead(true);
     features(true);
     if constexpr (ALL) flip = 0;
@@ -674,7 +674,6 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         flip ^= 1;
         return follows;
     };
-    /* F32 sums so far to memory. All products have ended; the place of the next step's dS is free. */
     const bool drains_dk = p.dk_dtype == STW_F32 && (!SUBSETS || (p.outputs & STW_OUT_DK)),
                drains_dv = p.dv_dtype == STW_F32 && (!SUBSETS || (p.outputs & STW_OUT_DV));
     /* Where rows of dK and dV go on their way: the place of the next step's dS, when this warpgroup's warps have read
@@ -684,6 +683,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if (ALL) sm90_cta_sync();
         else if (WAITS_FOR_DS) sm90_warpgroup_sync(group);
     };
+    /* F32 sums so far to memory. All of this warpgroup's products have ended. */
     auto drain = [&]() {
         const attn_work_tile &tile = tiles[turn & 1];
         char *const mine = smem + C::AT_DS + rows_place() * C::DS_BYTES + group * BM * 128 + warp * 2048;

@@ -22,19 +22,18 @@
 #include <math.h>
 
 #define WORK_TILES_MAX (INT64_C(1) << 31)
-/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows at most, a
- * power of two. R rows of one sign lose 1.2e-5 R / 2048 of their sum (H200). What the rounding of P and dS leaves of a
- * sum is averaged over its N rows, and by an eighth of bf16's for f16. So R sqrt(N) is bounded. */
-static uint32_t sum_rows(const stw_attn_params *p) {
-    const int64_t most = p->dtype == STW_F16 ? 96 * 1024 : 8 * 96 * 1024;
-    const int64_t longest = stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q),
-                  rows = (int64_t)p->group * longest;
-    int64_t sum = 8192;
-    while (sum > 256 && sum * sum > most * most / stw_larger(rows, 1)) sum /= 2;
-    return (uint32_t)sum;
-}
-
 enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 80 }; /* columns of a panel, keys of a work tile */
+
+/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows at most, a
+ * power of two. R rows of one sign lose 1.2e-5 R / 2048 of their sum (H200). The rounding errors of P and dS average
+ * out over the N rows that a key meets, and those of f16 are an eighth of bf16's: so R sqrt(N) is bounded. */
+static uint32_t sum_rows(const stw_attn_params *p) {
+    const double most = (p->dtype == STW_F16 ? 1 : 8) * 96.0 * 1024,
+                 met = (double)p->group * stw_attn_rows_met(p, KEYS);
+    uint32_t rows = 8192;
+    while (rows > 256 && (double)rows * rows * met > most * most) rows /= 2;
+    return rows;
+}
 
 /* A tensor load steps by multiples of 16 bytes, forwards or not at all, and counts rows in 32 bits. */
 static int stride_fits(int64_t stride, int64_t count) {
@@ -86,7 +85,8 @@ static const char *masks_refusal(const stw_attn_params *p, uint32_t bn) {
  * more than the rounding of P. Its factors must not overflow. */
 static const char *features_refusal(const stw_attn_params *p, uint32_t bn) {
     uint32_t f = p->features & FEATURES;
-    if (f & MASKS && masks_refusal(p, bn)) return masks_refusal(p, bn);
+    const char *of_masks = f & MASKS ? masks_refusal(p, bn) : NULL;
+    if (of_masks) return of_masks;
     if (f & STW_FEAT_SOFTCAP && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "it takes a softcap from 1/64 to 512";
     if (f & STW_FEAT_DROPOUT && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))

@@ -85,14 +85,16 @@ static double workspace_fit(const stw_attn_params *p, uint32_t bn) {
     return 1.25 * rows * (double)p->group / larger(keys, 1);
 }
 
-stw_attn_split stw_attn_short_sums(const stw_attn_params *params, uint32_t bn, int64_t rows_most) {
+double stw_attn_rows_met(const stw_attn_params *params, uint32_t bn) {
     const uint32_t both = STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT;
     const stw_attn_params p = largest_of(params);
-    double rows = (double)p.max_seq_q, parts_most = PARTS_FOR_SUMS;
-    if ((p.features & both) == both) {
-        double band = (double)p.window_left + (double)p.window_right + bn + BLOCK;
-        if (band < rows) rows = band;
-    }
+    const double rows = (double)p.max_seq_q, band = (double)p.window_left + (double)p.window_right + bn + BLOCK;
+    return (p.features & both) == both && band < rows ? band : rows;
+}
+
+stw_attn_split stw_attn_short_sums(const stw_attn_params *params, uint32_t bn, int64_t rows_most) {
+    const stw_attn_params p = largest_of(params);
+    double rows = stw_attn_rows_met(params, bn), parts_most = PARTS_FOR_SUMS;
     if (p.features & STW_FEAT_DETERMINISTIC) parts_most = larger(1, workspace_fit(&p, bn));
     /* the fewest parts, of those the most by heads; a sum is of whole blocks of each of its heads */
     stw_attn_split best = {0, 0};

@@ -101,6 +101,9 @@ stw_attn_costs stw_attn_costs_of_h200(uint32_t head_dim);
 stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw_attn_params *params, uint32_t ctas,
                                  int64_t rows_most, const stw_attn_costs *costs);
 
+/* Query rows of one head that a block of `bn` keys meets, at most, of the largest problem of the size classes. */
+double stw_attn_rows_met(const stw_attn_params *params, uint32_t bn);
+
 /* The fewest parts with which no sum of dK or dV has more than `rows_most` query rows, heads 0 where it takes more than
  * 8, or in deterministic mode a workspace of more than 4 times dQ in f32. */
 stw_attn_split stw_attn_short_sums(const stw_attn_params *params, uint32_t bn, int64_t rows_most);
