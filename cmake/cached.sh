@@ -16,11 +16,17 @@ compile() {
 
 hash() { sha256sum "$@" | cut -d ' ' -f 1; }
 
-# The compiler's own words, and the programs that it starts where they stand beside it.
+# The compiler's own words, and the programs that it starts. An nvcc that is a script of another name for the toolkit's
+# tells by --dryrun where the toolkit is and with which flags it starts them: the same toolkit by two names is one compiler.
 identity() {
     "$1" --version
     at=$(command -v "$1") && at=$(readlink -f "$at") || return 1
-    for file in "$at" "${at%/*}/ptxas" "${at%/*}/../nvvm/bin/cicc"; do [ ! -f "$file" ] || hash "$file"; done
+    tools=$at
+    if [ "$kind" = nvcc ] && dry=$("$1" --dryrun -x cu /dev/null 2>&1) && top=$(echo "$dry" | sed -n 's/^#\$ TOP=//p') && [ -x "$top/bin/nvcc" ]; then
+        echo "$dry" | grep -E 'cicc|ptxas' | grep -v '^#\$ [A-Z_]*=' | sed 's/"[^"]*"//g'
+        tools=$top/bin/nvcc
+    fi
+    for file in "$tools" "${tools%/*}/ptxas" "${tools%/*}/../nvvm/bin/cicc"; do [ ! -f "$file" ] || hash <"$file"; done
 }
 
 image= text= previous=

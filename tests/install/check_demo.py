@@ -100,10 +100,13 @@ def images(options, folder):
     expect("tests without images", "the tests need every image" in " ".join(done.stderr.split()), True)
 
 
-# Preprocesses by cpp, "compiles" into text, flags and version, and counts how often.
+# Preprocesses by cpp, "compiles" into text, flags and version, and counts how often. By --dryrun it tells where it is.
 COMPILER = r"""#!/bin/sh
 version=1
-[ "$1" != --version ] || { echo "compiler $version"; exit; }
+case " $* " in
+*" --version "*) echo "compiler $version" && exit ;;
+*" --dryrun "*) echo "#$ TOP=${0%/bin/*}" && echo "#$ ptxas $*" && exit ;;
+esac
 words=
 while [ $# -gt 0 ]; do
     case "$1" in
@@ -128,9 +131,10 @@ cpp -P "$source" "$out" && echo "$words, version $version" >>"$out"
 
 def cache(options, folder):
     count, source, store = folder / "count", folder / "a.cu", folder / "store"
-    compiler = script(folder / "compiler", COMPILER.replace("COUNT", str(count)))
+    (folder / "toolkit/bin").mkdir(parents=True)
+    compiler = script(folder / "toolkit/bin/nvcc", COMPILER.replace("COUNT", str(count)))
 
-    def build(where, *flags):
+    def build(where, *flags, compiler=compiler):
         """The status, the image, and how often the compiler ran."""
         count.unlink(missing_ok=True)
         out = folder / where / "a.fatbin"
@@ -148,6 +152,10 @@ def cache(options, folder):
     expect("the first build", build("one", "-O3"), (0, "int x = 1;\n -O3, version 1\n", 1))
     expect("the second one", build("one", "-O3"), (0, "int x = 1;\n -O3, version 1\n", 0))
     expect("another folder", build("two", "-O3"), (0, "int x = 1;\n -O3, version 1\n", 0))
+    for name, flag, compiled in (("the same compiler by another name", "", 0), ("a name that adds a flag", "-g", 1)):
+        (folder / "names" / f"of{flag}").mkdir(parents=True)
+        named = script(folder / "names" / f"of{flag}" / "nvcc", f'#!/bin/sh\nexec {compiler} {flag} "$@"\n')
+        expect(name, build("one", "-O3", compiler=named), (0, f"int x = 1;\n{flag and ' ' + flag} -O3, version 1\n", compiled))
     expect("another flag", build("one", "-O2"), (0, "int x = 1;\n -O2, version 1\n", 1))
     (folder / "a.h").write_text("#define X 2\n")
     expect("another header", build("one", "-O3"), (0, "int x = 2;\n -O3, version 1\n", 1))
