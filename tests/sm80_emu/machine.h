@@ -62,8 +62,8 @@ void emu_barrier();
 [[noreturn]] void emu_fail(const char *why);
 [[noreturn]] void emu_fail_apart(emu_place first, emu_place other);
 
-/* All lanes of a warp meet, in one place of the source: a GPU waits forever for lanes that are elsewhere. The last one to
- * come does what `all` says with what they brought. */
+/* All lanes of a warp meet, in one place of the source: a GPU waits forever for lanes that are elsewhere. The last one
+ * to come does what `all` says with what they brought. */
 template <class All> static inline void emu_meet(const void *mine, emu_place place, All all) {
     int warp = (int)emu_self->number / EMU_LANES;
     emu_warp &w = emu_warps[warp];
