@@ -39,7 +39,8 @@ CDNA_STEP_HERE = {("gfx942", 128, "bf16"): 494, ("gfx942", 128, "f16"): 517, ("g
 # rounds of 6 instructions; the third loop holds other maps' calls, and branches. A bias is loaded by elements, 24 a lane, and buffers
 # of rows come out of vector registers.
 CDNA_STEP_MORE = {"plain": 0, "tall": 0, "ordered": 25, "alibi": 60, "softcap": 140, "hidden": 12, "dropout": 460, "bias": 185, "bytes": 210}
-TURN_BRANCHES, TURN_BRANCHES_F32 = 3, 4  # of f32 those that the compiler does not see (cdna.h)
+# Of f32 those that the compiler does not see (cdna.h), and what turns add to a step.
+TURN_BRANCHES, TURN_BRANCHES_F32, TURNS_F32 = 3, 4, 40
 # Where it is asked for at run time (dropout, a bias; above head dim 64 ALiBi and a softcap): branches, and what they add.
 ASKED_BRANCHES, ASKED_MORE = 4, 25
 # Loops of other modes that hold none but their own branch: those whose steps test all pairs hold others, too. Under masks in
@@ -158,7 +159,7 @@ def main():
             elif own:
                 loops = straight_loops(instructions, (TURN_BRANCHES_F32 if f32 else TURN_BRANCHES) if ordered else 0)
                 dtype = "f32" if f32 else "bf16" if "_bf16_" in name else "f16"
-                most = CDNA_STEP_MOST[arch, "tall" if tall else hd, dtype] + CDNA_STEP_MORE[mode]
+                most = CDNA_STEP_MOST[arch, "tall" if tall else hd, dtype] + (TURNS_F32 if f32 and ordered else CDNA_STEP_MORE[mode])
                 if mode == "plain":
                     most = CDNA_STEP_HERE.get((arch, hd, dtype), most)
                 inline = 4 * step if ordered and arch == "gfx90a" and not f32 else 0 # the exact steps, each product as four of f32
