@@ -121,17 +121,31 @@ template <class C> struct attn_cdna_dq {
                                                   : nullptr;
         at = (uint32_t)(first * (C::BM * C::HD * 4) + thread * 4);
     }
+    /* Of query r of the lane, in tile c of one half. */
+    DEV_METHOD float *place(int half, int c, int r) const {
+        const int tile = half * C::COLUMNS + c;
+        const char *base = tile % 4 < (UPWARDS ? 1 : 2) ? sums : sums_above;
+        const int first = UPWARDS ? 0 : (tile & 1) * 4096 - 4096;
+        return (float *)(base + (uint64_t)(at + tile / 4 * 16384) + (first + r * 1024));
+    }
     /* Of one half; exact: subnormal sums count. */
     DEV_METHOD void add(const leaf_f4 (&dq)[C::COLUMNS], int half, bool exact) const {
+        DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c)
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                if (exact) dev_add_exact(place(half, c, r), dq[c][r]);
+                else dev_add(place(half, c, r), dq[c][r]);
+    }
+    /* The same, exact, where nobody else adds: it is this key block's turn. */
+    DEV_METHOD void add_in_turn(const leaf_f4 (&dq)[C::COLUMNS], int half) const {
         DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) {
-            int tile = half * C::COLUMNS + c;
-            const char *base = tile % 4 < (UPWARDS ? 1 : 2) ? sums : sums_above;
-            const int first = UPWARDS ? 0 : (tile & 1) * 4096 - 4096;
-            DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
-                float *to = (float *)(base + (uint64_t)(at + tile / 4 * 16384) + (first + r * 1024));
-                if (exact) dev_add_exact(to, dq[c][r]);
-                else dev_add(to, dq[c][r]);
-            }
+            leaf_f4 sum;
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                sum[r] = __hip_atomic_load((DEV_GLOBAL float *)place(half, c, r), __ATOMIC_RELAXED,
+                                           __HIP_MEMORY_SCOPE_AGENT);
+            sum += dq[c];
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                __hip_atomic_store((DEV_GLOBAL float *)place(half, c, r), sum[r], __ATOMIC_RELAXED,
+                                   __HIP_MEMORY_SCOPE_AGENT);
         }
     }
     DEV_METHOD void next() { at += C::BM * C::HD * 4; }

@@ -104,6 +104,8 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     ROW_f32(id, hd, bm, bn, stages, warps, kb) __attribute__((amdgpu_waves_per_eu(1, 1)))                              \
     KERNEL(stw_attn_bwd_##id##_f32_plain, 256, (attn_cdna_main<attn_cdna_f32<hd>>(launch, dev_shared)))                \
     __attribute__((amdgpu_waves_per_eu(1, 1)))                                                                         \
+    KERNEL(stw_attn_bwd_##id##_f32_ordered, 256, (attn_cdna_main<attn_cdna_f32<hd, CDNA_ORDERED>>(launch, dev_shared)))\
+    __attribute__((amdgpu_waves_per_eu(1, 1)))                                                                         \
     KERNEL(stw_attn_bwd_##id##_f32_exact, 256, (attn_cdna_exact<attn_cdna_f32<hd>>(launch, dev_shared)))
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                                     \

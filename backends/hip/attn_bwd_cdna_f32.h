@@ -14,7 +14,8 @@
  * follow, also of the next product, so that no addition waits for the matrix unit.
  *
  * A work tile that may have subnormal sums of dQ (attn_bwd_subnormal.h) is left to a kernel of its own: loops of
- * compare-and-swap beside the others would cost these a hundred registers.
+ * compare-and-swap beside the others would cost these a hundred registers. In deterministic mode (CDNA_ORDERED) nobody
+ * else adds in a key block's turn: steps CDNA_ANY load a sum and store it, which loses nothing.
  *
  * Of head dim 64 a work tile has 192 keys, of 128 it has 128, of 256 it has 64: in each K, V, K^T and the sums of dK
  * and dV take 240 or 320 registers of a lane. Rows in LDS are 8 banks apart as those of 16 bits are, so that no access
@@ -27,15 +28,15 @@
 #include "common/kernels/attn_bwd_preprocess.h"
 
 /* Shapes, as in attn_cdna. */
-template <int HD_> struct attn_cdna_f32 {
+template <int HD_, int MODE_ = CDNA_PLAIN> struct attn_cdna_f32 {
     typedef float T;
     enum {
         HD = HD_,
-        MODE = CDNA_PLAIN,
+        MODE = MODE_, /* CDNA_PLAIN or CDNA_ORDERED */
         P_SCALED = false,
         AHEAD = false,
         OTHERS = false, /* there is no dropout */
-        TURNS = CDNA_NO_TURNS,
+        TURNS = cdna_turns(MODE_, true),
         BM = HD_ > 64 ? 16 : 32, /* as in the tuning tables */
         BN = (int)STW_CDNA_F32_BN(HD_),
         HELD = 16,
@@ -71,8 +72,8 @@ DEV_FN leaf_f4 cdna_mma_4(float a, float b, leaf_f4 c) {
 DEV_FN leaf_f4 cdna_floats(leaf_u4 x) { return __builtin_bit_cast(leaf_f4, x); }
 
 /* K, V and K^T of a wave. */
-template <int HD> struct attn_cdna_kv<attn_cdna_f32<HD>> {
-    typedef attn_cdna_f32<HD> C;
+template <int HD, int MODE> struct attn_cdna_kv<attn_cdna_f32<HD, MODE>> {
+    typedef attn_cdna_f32<HD, MODE> C;
     leaf_f4 k[C::TILES][C::FRAGMENTS], v[C::TILES][C::FRAGMENTS];
     float kt[C::BN / 16][4][C::COLUMNS];
 
@@ -124,8 +125,8 @@ template <int TILES, int FRAGMENTS> DEV_FN bool attn_cdna_counts(const leaf_f4 (
 }
 
 /* Addresses in LDS. */
-template <int HD> struct attn_cdna_lds<attn_cdna_f32<HD>> {
-    typedef attn_cdna_f32<HD> C;
+template <int HD, int MODE> struct attn_cdna_lds<attn_cdna_f32<HD, MODE>> {
+    typedef attn_cdna_f32<HD, MODE> C;
     cdna_lds *row, *four; /* the lane's of row n, of row 4 g                      */
     cdna_lds *ds, *to_ds; /* of dS: fragments of query n; query 4 g of key n     */
     cdna_lds *stats, *to_stats;
@@ -155,14 +156,14 @@ template <int HD> struct attn_cdna_lds<attn_cdna_f32<HD>> {
 };
 
 /* The next rows on their way: vectors of Q, of dO. */
-template <int HD> struct attn_cdna_ahead<attn_cdna_f32<HD>> {
-    leaf_u4 rows[2][attn_cdna_f32<HD>::UNITS];
+template <int HD, int MODE> struct attn_cdna_ahead<attn_cdna_f32<HD, MODE>> {
+    leaf_u4 rows[2][attn_cdna_f32<HD, MODE>::UNITS];
     float stat;
 };
 
 /* Q and dO of the query blocks of a head: a thread brings the vectors of its columns in rows STEP apart. */
-template <int HD> struct attn_cdna_queries<attn_cdna_f32<HD>> {
-    typedef attn_cdna_f32<HD> C;
+template <int HD, int MODE> struct attn_cdna_queries<attn_cdna_f32<HD, MODE>> {
+    typedef attn_cdna_f32<HD, MODE> C;
     typedef attn_cdna_ahead<C> ahead_rows;
     enum { LANES = HD / 4, STEP = 256 / LANES };
     cdna_lds *to;
@@ -309,9 +310,9 @@ DEV_FN void attn_cdna_f32_AB(leaf_f4 (&acc)[C::COLUMNS], cdna_chains<2 * C::COLU
 }
 
 /* One part of a query block, 16 rows. Between the two barriers run dQ and the stores of the next rows. */
-template <int KIND, int HD>
-DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD>> &w, int block, int part, bool) {
-    typedef attn_cdna_f32<HD> C;
+template <int KIND, int HD, int MODE>
+DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD, MODE>> &w, int block, int part, bool) {
+    typedef attn_cdna_f32<HD, MODE> C;
     enum { T = C::TILES, MASKED = KIND != CDNA_INNER, FRAGMENTS = C::FRAGMENTS, COLUMNS = C::COLUMNS };
     const leaf_f4 lse = w.lds.read_stats(part, 0), delta = w.lds.read_stats(part, 1);
     attn_cdna_scores<KIND, C> t;
@@ -361,7 +362,12 @@ DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD>> &w, int block, int 
     attn_cdna_f32_ABt<2 * T, 6 * T, C>(t.dp, of_dp, rows, FRAGMENTS, w.lds, w.keys.v, add_s, softmax);
     attn_cdna_f32_AtB<2 * T, 4 * T, C>(w.dv, of_dv, t.p, rows, 2 * FRAGMENTS, w.lds, add_dp, gradient);
     attn_cdna_f32_AtB<4 * T, 0, C>(w.dk, of_dk, t.ds, rows, 3 * FRAGMENTS, w.lds, add_dv, nothing);
+    if (part == 0) w.turn.acknowledge();
     cdna_barrier(); /* all waves have written dS and read Q and dO */
+    if (part == 0) {
+        w.turn.pass_on();
+        w.turn.look();
+    }
     cdna_stream<attn_cdna_f32_ds_source<C>> ds(w.lds);
     attn_cdna_f32_AB<4 * T, 2 * C::UNITS + 1, C>(dq, of_dq, ds, w.lds, w.keys.kt, add_dk, put_next_rows);
     /* loads come before the additions, so that no step waits for its own */
@@ -369,14 +375,20 @@ DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD>> &w, int block, int 
     if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
     CDNA_FENCE();
     DEV_UNROLL_FOR (int x = 0; x < 2 * COLUMNS; ++x) dq[x % COLUMNS] += of_dq.take(x);
-    w.dq.add(dq, part, KIND == CDNA_EXACT);
-    if (part == C::PARTS - 1) w.dq.next();
+    if (part == 0) w.turn.wait(block);
+    if constexpr (KIND == CDNA_ANY && (int)C::TURNS != CDNA_NO_TURNS) w.dq.add_in_turn(dq, part);
+    else w.dq.add(dq, part, KIND == CDNA_EXACT);
+    if (part == C::PARTS - 1) {
+        w.dq.next();
+        w.turn.next();
+    }
     cdna_barrier(); /* all waves have written the next rows and read dS */
 }
 
 /* The shared preprocess kernel. No work tile is left to the exact kernel yet. */
 DEV_FN void attn_cdna_f32_preprocess(const stw_attn_launch &l, char *smem) {
-    if (dev_cta() == l.work_tiles - 1 && dev_thread() == 0 && (l.vectors & STW_STATS_NEGATED)) l.tile_counter[1] = 0;
+    const bool leaves = (l.vectors & STW_STATS_NEGATED) && !l.dq_semaphore; /* to the exact kernel */
+    if (dev_cta() == l.work_tiles - 1 && dev_thread() == 0 && leaves) l.tile_counter[1] = 0;
     attn_bwd_preprocess<float>(l, smem);
 }
 

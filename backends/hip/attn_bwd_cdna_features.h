@@ -46,7 +46,7 @@ DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode =
  * of its products. Whom a key block awaits is the next one, or under masks in memory the next that they do not hide:
  * a lane of `awaited` has it of one of 64 query blocks. No turns: nothing. */
 template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
-    enum { ASKED = TURNS == CDNA_TURNS_ASKED, CHOOSES = cdna_may_hide(C::MODE) };
+    enum { ASKED = TURNS == CDNA_TURNS_ASKED, CHOOSES = cdna_may_hide(C::MODE), UNSEEN = sizeof(typename C::T) == 4 };
     typedef DEV_GLOBAL uint32_t semaphore;
     semaphore *at; /* of this step's query block */
     uint32_t mine, seen;
@@ -74,7 +74,8 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
     }
     /* Behind a barrier behind that: all of the workgroup. */
     DEV_METHOD void pass_on() const {
-        if (is_asked() && due) __hip_atomic_store(at - 1, mine, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+        if constexpr (UNSEEN) cdna_store_unseen(at - 1, mine, due);
+        else if (is_asked() && due) __hip_atomic_store(at - 1, mine, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
     }
     DEV_METHOD void look() {
         if (is_asked()) seen = __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -85,6 +86,10 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
         const uint32_t before =
             CHOOSES ? (uint32_t)__builtin_amdgcn_readlane((int)awaited, (block - from) & 63) : mine + 1;
         uint32_t last = (uint32_t)dev_uniform((int)seen);
+        if constexpr (UNSEEN) {
+            cdna_wait_unseen(at, last, before);
+            return;
+        }
         if (__builtin_expect(last != before, 0)) do {
                 if (*cdna_launch_again()->unordered) break;
                 __builtin_amdgcn_s_sleep(4);

@@ -9,6 +9,12 @@
 #include "attn_bwd_cdna_f32.h"
 #include "attn_bwd_cdna_lift.h"
 
+/* Work tiles with subnormal operands, or f32 with sums of dQ that may be subnormal, are left to the exact kernel, or done
+ * at once as it does them. Sums of other types, and of f32 in turns, are added exactly in steps CDNA_ANY. */
+template <class C> DEV_FN constexpr bool attn_cdna_leaves() {
+    return dev_flushes<typename C::T>::yes || (sizeof(typename C::T) == 4 && (int)C::TURNS == CDNA_NO_TURNS);
+}
+
 /* K or V holds an element that counts (attn_bwd_subnormal.h): ordinary data has one in the first word of some lane. */
 template <int TILES, int PIECES> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[TILES][PIECES][2]) {
     const uint32_t least = 0x35800000u; /* 2^-20 */
@@ -99,7 +105,7 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     uint32_t marks_at = (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4);
     leaf_u2 marks = __builtin_amdgcn_raw_buffer_load_b64(w.stats.from, marks_at, 0, 0);
     /* else there are none here */
-    enum { SUMS = !dev_is_f16<typename C::T>::yes && !dev_flushes<typename C::T>::yes && sizeof(typename C::T) == 2 };
+    enum { SUMS = !dev_is_f16<typename C::T>::yes && !attn_cdna_leaves<C>() };
     w.subnormal_steps = SUMS ? __builtin_amdgcn_ballot_w64(marks.y != 0 || w.subnormal_keys) : 0;
     uint64_t edge, unseen = 0;
     if constexpr (C::SKIPS) {
@@ -534,7 +540,7 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     }
     w.keys.load(u, wave, lane);
     w.subnormal_keys = attn_cdna_look_at_keys<C>(w, u, lane);
-    if constexpr (dev_flushes<typename C::T>::yes || sizeof(typename C::T) == 4) {
+    if constexpr (attn_cdna_leaves<C>()) {
         if (w.subnormal_keys || attn_cdna_rows_marked<C>(u, first, end, lane)) {
             attn_cdna_leave(w, u, first, end, smem, wave, lane);
             return;

@@ -196,10 +196,7 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     if (!has_long_sums(p) ||
         (drains ? !has_short_keys(p) : stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
-    if (p->dtype == STW_F32) {
-        if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
-        return p->features & STW_FEAT_DETERMINISTIC ? "deterministic mode" : NULL;
-    }
+    if (p->dtype == STW_F32) return stw_attn_needs_full(&rest);
     rest.features &= ~(MASKS | SINGLE_PAIRS);
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
@@ -288,8 +285,9 @@ static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_
 static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     stw_attn_tiled_plan(tile, p, wave, 0, out);
     if (cdna_refusal(tile, p)) return;
-    out->mode = "plain";
-    out->exact = "exact";
+    const int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
+    out->mode = names[ordered ? MODE_ordered : MODE_plain][0];
+    out->exact = names[ordered ? MODE_ordered : MODE_plain][1];
     out->sums_dq = 1;
     out->warps = CDNA_WAVES;
     out->dq_rows = 1;
@@ -298,7 +296,7 @@ static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t
     out->split = split_of(tile, p, out->bn);
     out->apart = (uint32_t)is_apart(p);
     out->xcds = xcds_of(p);
-    out->vectors = STW_STATS_NEGATED;
+    out->vectors = STW_STATS_NEGATED | (ordered ? STW_KEYS_DESCEND : 0);
 }
 
 /* f16 is multiplied by the shared kernels, as f32. */

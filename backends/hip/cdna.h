@@ -62,6 +62,50 @@ DEV_FN cdna_launch cdna_launch_again() {
     return cdna_opaque_scalar((cdna_launch)__builtin_amdgcn_kernarg_segment_ptr());
 }
 
+/* Branches that the compiler does not see: at one that it does, where nearly all registers hold operands and sums, clang
+ * 19 spills some hundred. Accesses to words of global memory are seen by all of the device. */
+#if defined(__gfx90a__)
+#define CDNA_LOAD_DEVICE  " glc"
+#define CDNA_STORE_DEVICE ""
+#else
+#define CDNA_LOAD_DEVICE  " sc1"
+#define CDNA_STORE_DEVICE " sc1"
+#endif
+/* *to = x, if `stores`. */
+DEV_FN void cdna_store_unseen(DEV_GLOBAL uint32_t *to, uint32_t x, bool stores) {
+    asm volatile("s_cmp_eq_u32 %0, 0\n\t"
+                 "s_cbranch_scc1 .Lstored%=\n\t"
+                 "global_store_dword %1, %2, %3" CDNA_STORE_DEVICE "\n"
+                 ".Lstored%=:" ::"s"(dev_uniform((int)stores)),
+                 "v"(0), "v"(x), "s"(to)
+                 : "scc", "memory");
+}
+/* Until *from, of which `seen` is an earlier value, is x, or the launch's *unordered is not 0. */
+DEV_FN void cdna_wait_unseen(DEV_GLOBAL uint32_t *from, uint32_t seen, uint32_t x) {
+    uint64_t flag;
+    uint32_t now;
+    asm volatile("s_cmp_eq_u32 %[seen], %[x]\n\t"
+                 "s_cbranch_scc1 .Lturn%=\n"
+                 ".Lwait%=:\n\t"
+                 "s_load_dwordx2 %[flag], %[launch], %[unordered]\n\t"
+                 "global_load_dword %[now], %[zero], %[from]" CDNA_LOAD_DEVICE "\n\t"
+                 "s_waitcnt lgkmcnt(0)\n\t"
+                 "s_load_dword %[seen], %[flag], 0x0\n\t"
+                 "s_waitcnt lgkmcnt(0)\n\t"
+                 "s_cmp_lg_u32 %[seen], 0\n\t"
+                 "s_cbranch_scc1 .Lturn%=\n\t"
+                 "s_sleep 4\n\t"
+                 "s_waitcnt vmcnt(0)\n\t"
+                 "v_readfirstlane_b32 %[seen], %[now]\n\t"
+                 "s_cmp_lg_u32 %[seen], %[x]\n\t"
+                 "s_cbranch_scc1 .Lwait%=\n"
+                 ".Lturn%=:"
+                 : [seen] "+&s"(seen), [now] "=&v"(now), [flag] "=&s"(flag)
+                 : [x] "s"(dev_uniform((int)x)), [zero] "v"(0), [from] "s"(from), [launch] "s"(cdna_launch_again()),
+                   [unordered] "n"(__builtin_offsetof(stw_attn_launch, unordered))
+                 : "scc", "memory");
+}
+
 /* Offset of nothing: loads give zero there, stores are dropped. Buffers are smaller. */
 #define CDNA_NOWHERE 0x80000000u
 DEV_FN cdna_buffer cdna_buffer_of(const void *base, int bytes, int flags = 0x20000) {

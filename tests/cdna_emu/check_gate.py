@@ -39,7 +39,8 @@ CDNA_STEP_HERE = {("gfx942", 128, "bf16"): 494, ("gfx942", 128, "f16"): 517, ("g
 # rounds of 6 instructions; the third loop holds other maps' calls, and branches. A bias is loaded by elements, 24 a lane, and buffers
 # of rows come out of vector registers.
 CDNA_STEP_MORE = {"plain": 0, "tall": 0, "ordered": 25, "alibi": 60, "softcap": 140, "hidden": 12, "dropout": 460, "bias": 185, "bytes": 210}
-TURN_BRANCHES = 3
+# Of f32 those that the compiler does not see (cdna.h), and what turns add to a step.
+TURN_BRANCHES, TURN_BRANCHES_F32, TURNS_F32 = 3, 4, 40
 # Where it is asked for at run time (dropout, a bias; above head dim 64 ALiBi and a softcap): branches, and what they add.
 ASKED_BRANCHES, ASKED_MORE = 4, 25
 # Loops of other modes that hold none but their own branch: those whose steps test all pairs hold others, too. Under masks in
@@ -156,12 +157,12 @@ def main():
                 elif min(under_way for _, _, under_way in loops) < held * hd // 64 // WAVES:
                     failures.append(f"{name}: {loops}: a step waits for its own additions")
             elif own:
-                loops = straight_loops(instructions, TURN_BRANCHES if ordered else 0)
+                loops = straight_loops(instructions, (TURN_BRANCHES_F32 if f32 else TURN_BRANCHES) if ordered else 0)
                 dtype = "f32" if f32 else "bf16" if "_bf16_" in name else "f16"
-                most = CDNA_STEP_MOST[arch, "tall" if tall else hd, dtype] + CDNA_STEP_MORE[mode]
+                most = CDNA_STEP_MOST[arch, "tall" if tall else hd, dtype] + (TURNS_F32 if f32 and ordered else CDNA_STEP_MORE[mode])
                 if mode == "plain":
                     most = CDNA_STEP_HERE.get((arch, hd, dtype), most)
-                inline = 4 * step if ordered and arch == "gfx90a" else 0 # the exact steps, each product as four of f32
+                inline = 4 * step if ordered and arch == "gfx90a" and not f32 else 0 # the exact steps, each product as four of f32
                 straight = 2 if arch == "gfx942" and "_bf16_" in name or mode in STRAIGHT_2 else 3 # else in the third, sums may be added one by one
                 # dQ alone, in a wave that sees none of a step's pairs
                 unseen = hd * CDNA_ROWS * keys // 4096 // WAVES if mode in ("plain", "tall") and not f32 and (arch, dtype) != ("gfx90a", "f16") else 0

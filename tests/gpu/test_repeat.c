@@ -17,6 +17,7 @@ static const char *const problems[] = {
     "attn_bwd:f16:b1h8k1s70x2050d64:det:causal_br:dq_f32",
     "attn_bwd:f32:b1h4k2s130x200d64:det:causal_br",
     "attn_bwd:f32:b1h2s33x1030d128:det",
+    "attn_bwd:f32:b1h4k2s70x300d192x128:det:wl40:wr9",
     "attn_bwd:bf16:b1h4k4s257d192:det:causal_tl",
     "attn_bwd:bf16:b1h2s129x130d256:det:wl40:wr9",
     "attn_bwd:bf16:b2h4k2s129x193d64:det:bias_1hqk:sink:dlse:dropout0.1:grads_qkvbs",

@@ -535,6 +535,9 @@ static void f32_of_amd_has_kernels_of_its_own(void **state) {
         {"gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d68:dlse", "_f32_plain", 256, STW_CDNA_F32_SMEM(128)},
         {"gfx942_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d132:dq_f32:acc_q", "_f32_plain", 256,
          STW_CDNA_F32_SMEM(256)},
+        {"gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:det", "_f32_ordered", 256, STW_CDNA_F32_SMEM(128)},
+        {"gfx942_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d192x128:det:wl9", "_f32_ordered", 256,
+         STW_CDNA_F32_SMEM(256)},
         {"gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:softcap9", "_f32_full", 128, 0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_variant tile = tile_called("gfx942", rows[i].tile);
@@ -543,13 +546,14 @@ static void f32_of_amd_has_kernels_of_its_own(void **state) {
         stw_attn_launch launch;
         stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
         stw_attn_launch_fill(STW_CALL_BWD, &tile, &p, 64, &launch);
-        const int own = rows[i].smem != 0;
-        assert_int_equal(steps.count, own ? 4 : 3); /* one is for work tiles with subnormal sums */
+        const int own = rows[i].smem != 0, ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0, left = own && !ordered;
+        assert_int_equal(steps.count, left ? 4 : 3); /* one is for work tiles with subnormal sums */
+        assert_int_equal((launch.vectors & STW_KEYS_DESCEND) != 0, ordered);
         assert_non_null(strstr(steps.step[1].entry, rows[i].entry));
         assert_int_equal(steps.step[1].block, rows[i].block);
         assert_int_equal(launch.warps * 64, rows[i].block);
         if (own) assert_int_equal(steps.step[1].smem, rows[i].smem);
-        if (own) assert_non_null(strstr(steps.step[2].entry, "_f32_exact"));
+        if (left) assert_non_null(strstr(steps.step[2].entry, "_f32_exact"));
         assert_true(steps.step[1].smem <= 65536);
     }
 }
@@ -570,7 +574,9 @@ static void amd_names_what_no_own_loop_takes(void **state) {
         {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64", NULL},
         {"gfx90a", "gfx90a_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d252:causal_br:wl9", NULL},
         {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:alibi", "ALiBi"},
-        {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:det", "deterministic mode"},
+        {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:det", NULL},
+        {"gfx90a", "gfx90a_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d192x128:causal_br:det", NULL},
+        {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64:softcap9:det", "softcap"},
         {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d126",
          "rows of q that are not whole vectors of 16 bytes"},
         {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d64", NULL},
