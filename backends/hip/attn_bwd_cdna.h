@@ -298,10 +298,10 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         if constexpr (DRAWS) mma_ABt<EXACT, C, HERE>(t.s, q, w.keys.k, draw);
         else mma_ABt<EXACT, C, HERE>(t.s, q, w.keys.k, cdna_nothing());
-        if constexpr (C::MODE == CDNA_DROPOUT && ANY) {
+        if constexpr ((C::MODE == CDNA_DROPOUT && ANY) || EVERY) {
             auto capped =
                 cdna_behind_product([&](int piece) { t.template softmax<true>(w.scoring, w.feature, lse, piece); });
-            if (w.feature.caps) mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, capped, delta);
+            if (cdna_cap_of(w.feature).caps) mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, capped, delta);
             else mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, softmax, delta);
         } else if constexpr (attn_cdna_scores<KIND, C>::FUSED) {
             mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, softmax);

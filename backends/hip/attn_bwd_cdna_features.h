@@ -418,11 +418,12 @@ template <class C> struct attn_cdna_bias {
  * CDNA_HIDDEN>). Branches in other steps made clang 19 wait for the next rows. So it is with dBias of the operands'
  * type, where every pair has its own: a lane stores dS of its own scores.
  *
- * Steps CDNA_EVERY know dropout, ALiBi by distance or by key, masks in memory and f32 dBias besides: they run what no
- * other kernels do, with a bias or without one, which is zeros then. ALiBi adds `slope` times a number of the pair
- * to (bias - LSE), minus the distance or the key's own; with a bias before log2(e) is multiplied by (to_log2). */
+ * Steps CDNA_EVERY know dropout, a softcap, ALiBi by distance or by key, masks in memory and f32 dBias, also added to
+ * what is there, besides: they run what no other kernels do, with a bias or without one, which is zeros then. ALiBi
+ * adds `slope` times a number of the pair to (bias - LSE), minus the distance or the key's own; with a bias before
+ * log2(e) is multiplied by (to_log2). dBias is dS before the softcap's derivative. */
 template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
-    attn_cdna_feature<C, CDNA_DROPOUT> more; /* of it dropout */
+    attn_cdna_feature<C, CDNA_DROPOUT> more; /* of it dropout and the softcap */
     attn_cdna_feature<C, CDNA_HIDDEN> masks;
     bool hidden; /* there are masks */
     int element;
@@ -434,7 +435,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     float slope, to_log2;
 
     DEV_FN bool is_every(cdna_launch l) {
-        const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_DROPOUT | STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK;
+        const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_INTERVALS |
+                                STW_FEAT_BLOCK_MASK;
         return !(l->p.features & STW_FEAT_BIAS) || (l->p.features & others) ||
                (l->bias_direct && l->p.dbias_dtype == STW_F32);
     }
@@ -473,25 +475,35 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     }
     /* dS of 16 queries: Scores, attn_cdna_scores; LIFTED: times to_sums 2^10 it is without its factor. */
     template <bool LIFTED, class Scores>
-    DEV_METHOD void store_gradient(const Scores &t, float to_sums, int block, int half, int thread) const {
+    DEV_METHOD void store_gradient(Scores &t, float to_sums, int block, int half, int thread) const {
         if (!gradient) return;
+        if constexpr (Scores::EVERY)
+            if (more.caps)
+                DEV_UNROLL_FOR (int e = 0; e < 2 * C::TILES; ++e) t.ds[e] = t.flow_into(t.pz[e], e);
         cdna_launch l = cdna_launch_again();
         const int row0 = block * C::BM + 16 * half + 4 * (thread >> 4 & 3);
         const int key0 = C::KEYS * dev_uniform(thread >> 6) + (thread & 15);
         const int element = Scores::EVERY && l->p.dbias_dtype == STW_F32 ? 4 : 2;
         const int query = element * (int)l->p.dbias.query, key = element * (int)l->p.dbias.key;
         const cdna_buffer to = cdna_buffer_of(gradient, 0x7fffffff);
+        auto place = [&](int i, int r) {
+            const int row = row0 + r, col = key0 + 16 * i;
+            return row < rows && col < cols ? (uint32_t)(row * query + col * key) : CDNA_NOWHERE;
+        };
+        float there[C::TILES][4] = {};
+        if (Scores::EVERY && (l->p.accumulate & STW_OUT_DBIAS)) /* all loads come before the stores */
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                    there[i][r] =
+                        __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(to, place(i, r), 0, 0));
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
-                const int row = row0 + r, col = key0 + 16 * i;
-                uint32_t two = t.ds16[i][r / 2];
-                if constexpr (LIFTED)
-                    two = cdna_operand(typename C::T(), t.ds[C::TILES * (r / 2) + i] * (leaf_f2)(to_sums * 0x1p10f));
-                const uint32_t at = row < rows && col < cols ? (uint32_t)(row * query + col * key) : CDNA_NOWHERE;
-                if (element == 4) {
-                    const float x = t.ds[C::TILES * (r / 2) + i][r % 2] * (LIFTED ? to_sums * 0x1p10f : 1.0f);
-                    __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, x), to, at, 0, 0);
-                } else __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, at, 0, 0);
+                const leaf_f2 ds = t.ds[C::TILES * (r / 2) + i] * (leaf_f2)(LIFTED ? to_sums * 0x1p10f : 1.0f);
+                const uint32_t two = LIFTED || Scores::EVERY ? cdna_operand(typename C::T(), ds) : t.ds16[i][r / 2];
+                if (element == 4)
+                    __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, there[i][r] + ds[r % 2]), to,
+                                                          place(i, r), 0, 0);
+                else __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, place(i, r), 0, 0);
             }
     }
     template <bool ANY> DEV_METHOD void fetch() {
@@ -529,6 +541,16 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     }
     DEV_METHOD bool hides(int half, int i, int r) const { return (bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0; }
 };
+
+/* What knows of a softcap. */
+template <class C, int FEATURE>
+DEV_FN const attn_cdna_feature<C, FEATURE> &cdna_cap_of(const attn_cdna_feature<C, FEATURE> &feature) {
+    return feature;
+}
+template <class C>
+DEV_FN const attn_cdna_feature<C, CDNA_DROPOUT> &cdna_cap_of(const attn_cdna_feature<C, CDNA_BIAS> &feature) {
+    return feature.more;
+}
 
 /* What ALiBi adds in steps CDNA_EVERY to 16 queries and the wave's keys: numbers of pairs times a slope. */
 template <class C, bool EVERY> struct attn_cdna_places {

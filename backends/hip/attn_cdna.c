@@ -139,7 +139,7 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
                                       {BIAS, DETERMINISTIC, 0, MODE_bias},
                                       {MASKS, DETERMINISTIC, 0, MODE_hidden},
                                       {MASKS | DETERMINISTIC, 0, 0, MODE_hidden_ordered},
-                                      {0, BIAS | ALIBI | DROPS | MASKS | DETERMINISTIC, 0, MODE_bias}};
+                                      {0, BIAS | ALIBI | CAP | DROPS | MASKS | DETERMINISTIC, 0, MODE_bias}};
     uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
@@ -172,16 +172,13 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
 }
 
 /* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
- * and LSE as CDNA's own preprocess kernel writes it for them. They store dBias of every pair as elements of q's
- * type. */
+ * and LSE as CDNA's own preprocess kernel writes it for them. */
 static const char *bias_refusal(const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
     if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
-    if ((p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p)) {
-        if (p->accumulate & STW_OUT_DBIAS) return "dBias of every pair that is added to what is there";
-        if (!is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
-    }
+    const int direct = (p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p);
+    if (direct && !is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
     return cdna_preprocess(p) ? NULL : "a bias where delta is given, written or less dLSE, or with dSink";
 }
 
@@ -207,7 +204,6 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         return "a softcap that is not from 1/64 to 512";
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
-    if (!mode_of(tile, p)) return "a softcap with ALiBi, a bias or a mask in memory";
     return p->features & STW_FEAT_BIAS ? bias_refusal(p) : NULL;
 }
 
