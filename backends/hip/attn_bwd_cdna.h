@@ -298,7 +298,11 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         if constexpr (DRAWS) mma_ABt<EXACT, C, HERE>(t.s, q, w.keys.k, draw);
         else mma_ABt<EXACT, C, HERE>(t.s, q, w.keys.k, cdna_nothing());
-        if constexpr ((C::MODE == CDNA_DROPOUT && ANY) || EVERY) {
+        if constexpr (EVERY && KIND != CDNA_EXACT) {
+            auto powers = cdna_behind_product(
+                [&](int piece) { t.template softmax<KIND == CDNA_CAPPED>(w.scoring, w.feature, lse, piece); });
+            mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, powers, delta);
+        } else if constexpr ((C::MODE == CDNA_DROPOUT && ANY) || EVERY) {
             auto capped =
                 cdna_behind_product([&](int piece) { t.template softmax<true>(w.scoring, w.feature, lse, piece); });
             if (cdna_cap_of(w.feature).caps) mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, capped, delta);
@@ -356,7 +360,7 @@ template <class C> DEV_FN void attn_cdna_unseen_part(attn_cdna_loop<C> &w, int b
 template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, int block, int step) {
     constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
     const bool subnormal = (KIND == CDNA_EXACT && FLUSHES) ||
-                           ((KIND == CDNA_ANY || KIND == CDNA_EVERY) && !FLUSHES && (w.subnormal_steps >> step & 1));
+                           (KIND >= CDNA_ANY && KIND < CDNA_EXACT && !FLUSHES && (w.subnormal_steps >> step & 1));
     if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
     DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part)
         if constexpr (KIND == CDNA_UNSEEN) attn_cdna_unseen_part(w, block, part);

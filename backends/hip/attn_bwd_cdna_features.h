@@ -477,7 +477,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     template <bool LIFTED, class Scores>
     DEV_METHOD void store_gradient(Scores &t, float to_sums, int block, int half, int thread) const {
         if (!gradient) return;
-        if constexpr (Scores::EVERY)
+        if constexpr (Scores::MAY_CAP)
             if (more.caps)
                 DEV_UNROLL_FOR (int e = 0; e < 2 * C::TILES; ++e) t.ds[e] = t.flow_into(t.pz[e], e);
         cdna_launch l = cdna_launch_again();

@@ -10,8 +10,8 @@
 
 /* What a wave must mind in a step, from the least to the most: nothing, since it sees none of its pairs (UNSEEN) or all
  * of them (INNER); pairs right of a bound (EDGE); pairs left of one too, rows of infinite LSE, and sums of dQ that may
- * be subnormal (ANY); all that, and what kernels for a bias know besides (EVERY); all that, and products that may lose
- * subnormal operands (EXACT). INNER and EDGE make decisions of dropout by our own map, more kinds do as INNER by the
+ * be subnormal (ANY); all that, and what kernels for a bias know besides (EVERY, with a softcap CAPPED); all that, and
+ * products that may lose subnormal operands (EXACT). INNER and EDGE make decisions of dropout by our own map, more kinds do as INNER by the
  * others: each, or both (OTHERS). */
 enum {
     CDNA_UNSEEN,
@@ -22,6 +22,7 @@ enum {
     CDNA_EDGE,
     CDNA_ANY,
     CDNA_EVERY,
+    CDNA_CAPPED,
     CDNA_EXACT
 };
 DEV_FN constexpr bool cdna_sees_all(int kind) { return kind >= CDNA_INNER && kind <= CDNA_INNER_OTHERS; }
@@ -82,7 +83,7 @@ struct attn_cdna_scoring {
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
     enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT, DROPS = C::MODE == CDNA_DROPOUT };
-    enum { EVERY = cdna_minds_every(C::MODE, KIND) };
+    enum { EVERY = cdna_minds_every(C::MODE, KIND), MAY_CAP = EVERY && KIND != CDNA_EVERY };
     enum { TILES = C::TILES, MASKED = !cdna_sees_all(KIND), FUSED = DROPS && !MASKED };
     enum { HERE = C::SCORES_HERE && KIND != CDNA_EXACT && (FUSED || !DROPS), ANY = KIND >= CDNA_ANY };
     enum { SCALES = LIFTED || (DROPS && !C::P_SCALED) || EVERY }; /* dS has a factor */
@@ -97,7 +98,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     leaf_f2 slopes[2 * TILES];                                  /* softcap: on the way to the derivative      */
     attn_cdna_decisions<cdna_draws_by(C::MODE, KIND), C> draws; /* CDNA_DROPOUT     */
     leaf_f4 start;                                              /* CDNA_DROPOUT, EVERY: of dP                 */
-    leaf_f2 pz[2 * TILES];                                      /* FUSED: P.Z; EVERY, with a softcap: P       */
+    leaf_f2 pz[2 * TILES];                                      /* FUSED: P.Z; MAY_CAP: P                     */
     attn_cdna_places<C, EVERY> places;                          /* EVERY: of ALiBi                            */
     uint32_t keeps;                                             /* EVERY: bits of pairs that are kept         */
     float scale_log2, to_log2;                                  /* EVERY                                      */
@@ -223,7 +224,7 @@ template <int KIND, class C> struct attn_cdna_scores {
             }
         } else {
             p16[e % TILES][e / TILES] = cdna_operand(T(), kept(p[e], leaf_f2{0.0f, 0.0f}, e % TILES, e / TILES));
-            if constexpr (EVERY) pz[e] = p[e];
+            if constexpr (MAY_CAP) pz[e] = p[e];
             if constexpr (MASKED) p[e] = leaf_f2{cdna_times(p[e].x, slopes[e].x), cdna_times(p[e].y, slopes[e].y)};
             else p[e] *= slopes[e];
         }
