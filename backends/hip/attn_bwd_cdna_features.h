@@ -435,8 +435,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     float slope, to_log2;
 
     DEV_FN bool is_every(cdna_launch l) {
-        const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_INTERVALS |
-                                STW_FEAT_BLOCK_MASK;
+        const uint32_t others =
+            STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK;
         return !(l->p.features & STW_FEAT_BIAS) || (l->p.features & others) ||
                (l->bias_direct && l->p.dbias_dtype == STW_F32);
     }

@@ -93,7 +93,7 @@ static void own_kernels_of_problems(void **state) {
         {":alibi:wl9:wr3:dlse", MAIN | POSTPROCESS},
         {":alibi:alibi_col", ALL},
         {":alibi:det", ALL},
-        {":alibi:softcap9", NONE},
+        {":alibi:softcap9", ALL},
         {":softcap9", ALL},
         {":softcap9:thd:seqs_full", ALL},
         {":softcap0.01", NONE},
@@ -109,8 +109,8 @@ static void own_kernels_of_problems(void **state) {
         {":dropout0.5:softcap9", ALL},
         {":dropout0.5:alibi:det", ALL},
         {":dropout0.5:softcap9:det:causal_br", ALL},
-        {":alibi:softcap9:det", NONE},
-        {":intervals_from:softcap9:det", NONE},
+        {":alibi:softcap9:det", ALL},
+        {":intervals_from:softcap9:det", ALL},
         {":dropout0.5:bias_bhqk", ALL},
         {":bias_bhqk", ALL},
         {":bias_1hqk:thd:causal_br", ALL},
@@ -125,6 +125,9 @@ static void own_kernels_of_problems(void **state) {
         {":bias_bhqk:grads_qkvb:det:thd", ALL},
         {":bias_bhqk:grads_qkvb:dlse", NONE},
         {":bias_bhqk:grads_qkvb:dbias_f32", ALL},
+        {":bias_bhqk:grads_qkvb:dbias_f32:acc_b", ALL},
+        {":bias_bhqk:softcap9:grads_qkvb", ALL},
+        {":bias_bhqk:softcap9:grads_qkvb:dbias_f32", NONE},
         {":bias_1hqk:grads_qkvb", ALL},
         {":bias_bhqk:grads_b", NONE},
     };
@@ -142,7 +145,8 @@ static void own_kernels_of_problems(void **state) {
         /* gfx90a takes subnormal operands for zero: a kernel for what the main loop left alone, which is nothing where
          * its kernel knows deterministic mode */
         const uint32_t asked = STW_FEAT_DETERMINISTIC | STW_FEAT_DROPOUT | STW_FEAT_BIAS | STW_FEAT_ALIBI_COLUMN;
-        int leaves = rows[i].own && !(p.features & asked) ? EXACT : 0;
+        const uint32_t two = STW_FEAT_ALIBI | STW_FEAT_SOFTCAP;
+        int leaves = rows[i].own && !(p.features & asked) && (p.features & two) != two ? EXACT : 0;
         if (own_steps(&exact, &p) != (rows[i].own | leaves)) fail_msg("exact, %s", text);
         snprintf(text, sizeof text, "attn_bwd:f16:b2h4k2s130x150d64%s", rows[i].options);
         p = params_of(text);
@@ -213,6 +217,10 @@ static void own_kernels_of_features(void **state) {
         {"192:softcap9", "gfx942_32x32_hd192", "_bf16_dropout"},
         {"256:alibi:det", "gfx942_32x32_hd256", "_bf16_dropout"},
         {"256:bias_bhqk:grads_qkvb", "gfx942_32x32_hd256", "_bf16_bias"},
+        {"64:softcap9:alibi", "gfx942_32x128_hd64", "_bf16_bias"},
+        {"128:softcap9:biasu8_bhqk", "gfx942_32x64_hd128", "_bf16_bias"},
+        {"128:softcap9:blockmask:det", "gfx942_32x64_hd128", "_bf16_bias"},
+        {"192:softcap9:alibi:dropout0.5", "gfx942_32x32_hd192", "_bf16_bias"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_attn_steps steps;
@@ -382,8 +390,7 @@ static void single_features_have_kernels(void **state) {
 
 static void tiles_say_what_costs_more(void **state) {
     (void)state;
-    static const char one_key[] = "rows that see one key", wide[] = "f32 dK or dV of 16-bit inputs",
-                      two[] = "a softcap with ALiBi, a bias or a mask in memory";
+    static const char one_key[] = "rows that see one key", wide[] = "f32 dK or dV of 16-bit inputs";
     static const struct {
         const char *options, *own, *four, *split; /* CDNA's; sm80's with kernels for single features, without */
     } rows[] = {
@@ -394,19 +401,20 @@ static void tiles_say_what_costs_more(void **state) {
         {":biasu8_bhqk", NULL, "a bias", "a bias"},
         {":biasf32_bhqk", NULL, "a bias", "a bias"},
         {":bias_bhqk:alibi", NULL, "a bias", "a bias"},
-        {":bias_bhqk:softcap9", two, "a bias", "a bias"},
+        {":bias_bhqk:softcap9", NULL, "a bias", "a bias"},
         {":bias_bhqk:grads_qkvb", NULL, NULL, "a bias"},
         {":bias_1hqk:grads_qkvb", NULL, NULL, "a bias"},
         {":bias_bhqk:grads_qkvb:dbias_f32", NULL, "a bias", "a bias"},
-        {":bias_bhqk:grads_qkvb:dbias_f32:acc_b", "dBias of every pair that is added to what is there", "a bias",
-         "a bias"},
+        {":bias_bhqk:grads_qkvb:dbias_f32:acc_b", NULL, "a bias", "a bias"},
+        {":bias_bhqk:grads_qkvb:dbias_f32:softcap9", "f32 dBias of every pair under a softcap", "a bias", "a bias"},
+        {":bias_bhqk:softcap0.01", "a softcap that is not from 1/64 to 512", "a bias", "a bias"},
         {":bias_bhqk:dlse", "a bias where delta is given, written or less dLSE, or with dSink", NULL, "a bias"},
         {":alibi", NULL, NULL, "ALiBi"},
         {":alibi:alibi_col", NULL, NULL, "ALiBi"},
         {":alibi:det", NULL, NULL, "ALiBi"},
         {":softcap9", NULL, NULL, "softcap"},
         {":softcap0.01", "a softcap that is not from 1/64 to 512", NULL, "softcap"},
-        {":softcap9:alibi", two, "ALiBi", "ALiBi"},
+        {":softcap9:alibi", NULL, "ALiBi", "ALiBi"},
         {":dropout0.5", NULL, NULL, "dropout"},
         {":dropout0.5:alibi", NULL, "ALiBi", "ALiBi"},
         {":dropout0.5:det", NULL, NULL, "dropout"},
@@ -415,7 +423,7 @@ static void tiles_say_what_costs_more(void **state) {
         {":intervals_from:blockmask:thd", NULL, NULL, "an interval mask"},
         {":intervals_two:det", NULL, NULL, "an interval mask"},
         {":blockmask:dropout0.5", NULL, "a block mask", "a block mask"},
-        {":blockmask:softcap9", two, "a block mask", "a block mask"},
+        {":blockmask:softcap9", NULL, "a block mask", "a block mask"},
         {":bias_bhqk:intervals_two", NULL, "an interval mask", "an interval mask"},
         {":dropout0.99999999:map_mem_eff", "a dropout_p that is 1 in f32, by the map mem_eff", NULL, "dropout"},
         {":wl0:wr0", one_key, one_key, one_key},
@@ -494,7 +502,7 @@ static void masks_are_found_before(void **state) {
             snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s300x270d64:%s", masks[m]);
             stw_attn_params p = params_of(text);
             stw_attn_steps_of(STW_CALL_BWD, &tile, &p, tiles[t].wave, &steps);
-            const int own = tiles[t].own && m < 4, ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0;
+            const int own = tiles[t].own != 0, ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0;
             const int apart = tile.head_dim <= 64 && m < 3; /* else one kernel does it all */
             const int exact = own && apart && !ordered && !strcmp(tile.loop->name, "cdna_exact");
             assert_int_equal(steps.count, 4 + exact);
@@ -1012,7 +1020,8 @@ static void few_work_tiles_of_amd_are_split(void **state) {
         {"gfx942_32x64_hd128", "bf16:b8h32k8s8192d128:causal_br", NULL, 304}, /* there are enough */
         {"gfx942_32x64_hd128", "bf16:b1h8s128d128", NULL, 304},               /* sums would cost more than steps */
         {"gfx942_32x64_hd128", "bf16:b1h1s2048d128:det", NULL, 304},          /* workspace above 4 times dQ */
-        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:alibi:softcap30", NULL, 304}, /* the shared loop */
+        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:alibi:softcap30", "postprocess_cdna_hd128_bf16", 304},
+        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:alibi:softcap600", NULL, 304}, /* the shared loop */
         {"gfx90a_32x32_hd256", "f16:b1h8k1s4096d256", NULL, 104},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
