@@ -78,6 +78,7 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         UNITS = TENSORS * STRIPS,                           /* of four rows x four columns              */
         FOURS = WIDTH / STRIPS / 4,                         /* columns of a strip                       */
         MORE = MODE >= CDNA_DROPOUT,                        /* to keep in registers                     */
+        CAPS = MODE == CDNA_BIAS && !dev_flushes<T_>::yes,  /* a softcap beside others, and f32 dBias is added to */
         SKIPS = MODE == CDNA_PLAIN && !attn_lifts<T_>::yes, /* products of a wave that sees no pair */
         IN_AGPRS = WIDTH >= 128 || MORE,                    /* one wave a SIMD                          */
         TURNS = cdna_turns(MODE, IN_AGPRS),                 /* of deterministic mode                    */
@@ -290,22 +291,19 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         });
         /* sums of S take a while; behind masks other instructions would wait in turn */
         enum { ONE_LATER = KIND == CDNA_INNER && !C::IN_AGPRS };
-        auto softmax = cdna_behind_product<ONE_LATER>(
-            [&](int piece) { t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece); });
+        auto softmax = cdna_behind_product<ONE_LATER>([&](int piece) {
+            t.template softmax<C::MODE == CDNA_SOFTCAP || KIND == CDNA_CAPPED>(w.scoring, w.feature, lse, piece);
+        });
         auto gradient = cdna_behind_product<false, HELD>([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
         prepare_stats();
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         if constexpr (DRAWS) mma_ABt<EXACT, C, HERE>(t.s, q, w.keys.k, draw);
         else mma_ABt<EXACT, C, HERE>(t.s, q, w.keys.k, cdna_nothing());
-        if constexpr (EVERY && KIND != CDNA_EXACT) {
-            auto powers = cdna_behind_product(
-                [&](int piece) { t.template softmax<KIND == CDNA_CAPPED>(w.scoring, w.feature, lse, piece); });
-            mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, powers, delta);
-        } else if constexpr ((C::MODE == CDNA_DROPOUT && ANY) || EVERY) {
+        if constexpr (C::MODE == CDNA_DROPOUT && ANY) {
             auto capped =
                 cdna_behind_product([&](int piece) { t.template softmax<true>(w.scoring, w.feature, lse, piece); });
-            if (cdna_cap_of(w.feature).caps) mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, capped, delta);
+            if (w.feature.caps) mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, capped, delta);
             else mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, softmax, delta);
         } else if constexpr (attn_cdna_scores<KIND, C>::FUSED) {
             mma_ABt<EXACT, C, HERE>(t.dp, dout, w.keys.v, softmax);

@@ -477,9 +477,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     template <bool LIFTED, class Scores>
     DEV_METHOD void store_gradient(Scores &t, float to_sums, int block, int half, int thread) const {
         if (!gradient) return;
-        if constexpr (Scores::MAY_CAP)
-            if (more.caps)
-                DEV_UNROLL_FOR (int e = 0; e < 2 * C::TILES; ++e) t.ds[e] = t.flow_into(t.pz[e], e);
+        if constexpr (Scores::CAPPED)
+            DEV_UNROLL_FOR (int e = 0; e < 2 * C::TILES; ++e) t.ds[e] = t.flow_into(t.pz[e], e);
         cdna_launch l = cdna_launch_again();
         const int row0 = block * C::BM + 16 * half + 4 * (thread >> 4 & 3);
         const int key0 = C::KEYS * dev_uniform(thread >> 6) + (thread & 15);
@@ -491,7 +490,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
             return row < rows && col < cols ? (uint32_t)(row * query + col * key) : CDNA_NOWHERE;
         };
         float there[C::TILES][4] = {};
-        if (Scores::EVERY && (l->p.accumulate & STW_OUT_DBIAS)) /* all loads come before the stores */
+        if (Scores::EVERY && C::CAPS && (l->p.accumulate & STW_OUT_DBIAS)) /* all loads come before the stores */
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
                 DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
                     there[i][r] =
@@ -499,10 +498,11 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
                 const leaf_f2 ds = t.ds[C::TILES * (r / 2) + i] * (leaf_f2)(LIFTED ? to_sums * 0x1p10f : 1.0f);
-                const uint32_t two = LIFTED || Scores::EVERY ? cdna_operand(typename C::T(), ds) : t.ds16[i][r / 2];
+                const uint32_t two = LIFTED || Scores::CAPPED ? cdna_operand(typename C::T(), ds) : t.ds16[i][r / 2];
                 if (element == 4)
-                    __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, there[i][r] + ds[r % 2]), to,
-                                                          place(i, r), 0, 0);
+                    __builtin_amdgcn_raw_buffer_store_b32(
+                        __builtin_bit_cast(uint32_t, C::CAPS ? there[i][r] + ds[r % 2] : ds[r % 2]), to, place(i, r), 0,
+                        0);
                 else __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, place(i, r), 0, 0);
             }
     }

@@ -301,8 +301,9 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
             if (w.feature.is_every(cdna_launch_again())) {
                 constexpr bool LIFTED = attn_lifts<typename C::T>::yes;
                 w.feature.template enter_every<LIFTED>(attn_cdna_again(u), h, w.scoring.high, w.thread());
-                if (w.feature.more.caps)
-                    for (; block < run.any; ++block) attn_cdna_step<CDNA_CAPPED>(w, block, block - from);
+                if constexpr (C::CAPS)
+                    if (w.feature.more.caps)
+                        for (; block < run.any; ++block) attn_cdna_step<CDNA_CAPPED>(w, block, block - from);
                 for (; block < run.any; ++block) attn_cdna_step<CDNA_EVERY>(w, block, block - from);
             }
         for (; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);

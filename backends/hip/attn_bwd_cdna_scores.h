@@ -83,7 +83,7 @@ struct attn_cdna_scoring {
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
     enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT, DROPS = C::MODE == CDNA_DROPOUT };
-    enum { EVERY = cdna_minds_every(C::MODE, KIND), MAY_CAP = EVERY && KIND != CDNA_EVERY };
+    enum { EVERY = cdna_minds_every(C::MODE, KIND), CAPPED = KIND == CDNA_CAPPED };
     enum { TILES = C::TILES, MASKED = !cdna_sees_all(KIND), FUSED = DROPS && !MASKED };
     enum { HERE = C::SCORES_HERE && KIND != CDNA_EXACT && (FUSED || !DROPS), ANY = KIND >= CDNA_ANY };
     enum { SCALES = LIFTED || (DROPS && !C::P_SCALED) || EVERY }; /* dS has a factor */
@@ -98,7 +98,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     leaf_f2 slopes[2 * TILES];                                  /* softcap: on the way to the derivative      */
     attn_cdna_decisions<cdna_draws_by(C::MODE, KIND), C> draws; /* CDNA_DROPOUT     */
     leaf_f4 start;                                              /* CDNA_DROPOUT, EVERY: of dP                 */
-    leaf_f2 pz[2 * TILES];                                      /* FUSED: P.Z; MAY_CAP: P                     */
+    leaf_f2 pz[2 * TILES];                                      /* FUSED: P.Z; CAPPED: P                      */
     attn_cdna_places<C, EVERY> places;                          /* EVERY: of ALiBi                            */
     uint32_t keeps;                                             /* EVERY: bits of pairs that are kept         */
     float scale_log2, to_log2;                                  /* EVERY                                      */
@@ -224,7 +224,7 @@ template <int KIND, class C> struct attn_cdna_scores {
             }
         } else {
             p16[e % TILES][e / TILES] = cdna_operand(T(), kept(p[e], leaf_f2{0.0f, 0.0f}, e % TILES, e / TILES));
-            if constexpr (MAY_CAP) pz[e] = p[e];
+            if constexpr (CAPPED) pz[e] = p[e];
             if constexpr (MASKED) p[e] = leaf_f2{cdna_times(p[e].x, slopes[e].x), cdna_times(p[e].y, slopes[e].y)};
             else p[e] *= slopes[e];
         }

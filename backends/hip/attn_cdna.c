@@ -171,14 +171,22 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
            rows * t->query + keys * t->key < most;
 }
 
+/* The matrix unit takes subnormal operands for zero: kernels have exact steps, and know less for it. */
+extern const stw_attn_loop stw_attn_loop_cdna, stw_attn_loop_cdna_tall;
+static int is_flushing(const stw_variant *tile) {
+    return tile->loop != &stw_attn_loop_cdna && tile->loop != &stw_attn_loop_cdna_tall;
+}
+
 /* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
  * and LSE as CDNA's own preprocess kernel writes it for them. Their tangent is as good as 16 bits want: its error does
  * not shrink with it. */
-static const char *bias_refusal(const stw_attn_params *p) {
+static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
     if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
     const int direct = (p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p);
+    if (direct && (p->accumulate & STW_OUT_DBIAS) && is_flushing(tile))
+        return "dBias of every pair that is added to what is there";
     if (direct && (p->features & STW_FEAT_SOFTCAP) && p->dbias_dtype == STW_F32)
         return "f32 dBias of every pair under a softcap";
     if (direct && !is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
@@ -207,7 +215,10 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         return "a softcap that is not from 1/64 to 512";
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
-    return p->features & STW_FEAT_BIAS ? bias_refusal(p) : NULL;
+    const uint32_t others = STW_FEAT_BIAS | STW_FEAT_ALIBI | MASKS;
+    if ((p->features & STW_FEAT_SOFTCAP) && (p->features & others) && is_flushing(tile))
+        return "a softcap with ALiBi, a bias or a mask in memory";
+    return p->features & STW_FEAT_BIAS ? bias_refusal(tile, p) : NULL;
 }
 
 /* NULL, or what keeps the problem from CDNA's own kernels. They know what mode_of() lists, and make dQ, dK and dV,
