@@ -2,9 +2,9 @@
  *
  * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, ALiBi, a
  * softcap, dropout, a bias and masks in memory in any company (backends/hip/attn_cdna.c). Every other problem takes the
- * shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that nobody wants,
- * and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop; statistics are
- * negated (STW_STATS_NEGATED).
+ * shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that nobody
+ * wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop; statistics
+ * are negated (STW_STATS_NEGATED).
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
  * head of the group, 32 rows a step. S and dP of a step are made in two halves:
@@ -78,7 +78,6 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         UNITS = TENSORS * STRIPS,                           /* of four rows x four columns              */
         FOURS = WIDTH / STRIPS / 4,                         /* columns of a strip                       */
         MORE = MODE >= CDNA_DROPOUT,                        /* to keep in registers                     */
-        CAPS = MODE == CDNA_BIAS && !dev_flushes<T_>::yes,  /* a softcap beside others, and f32 dBias is added to */
         SKIPS = MODE == CDNA_PLAIN && !attn_lifts<T_>::yes, /* products of a wave that sees no pair */
         IN_AGPRS = WIDTH >= 128 || MORE,                    /* one wave a SIMD                          */
         TURNS = cdna_turns(MODE, IN_AGPRS),                 /* of deterministic mode                    */
@@ -262,7 +261,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         if (part == 0) drawing::enter_step(w.calls, w.feature, block);
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());
-    if constexpr (C::MODE == CDNA_BIAS && ANY)
+    if constexpr (cdna_knows_bias(C::MODE) && ANY)
         if (part == 0) w.feature.prepare();
     constexpr bool EVERY = attn_cdna_scores<KIND, C>::EVERY;
     if constexpr (EVERY)
@@ -313,7 +312,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
             delta = w.lds.read_stats(first + half + 1, 1);
         }
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
-        if constexpr (C::MODE == CDNA_BIAS && ANY)
+        if constexpr (cdna_knows_bias(C::MODE) && ANY)
             w.feature.template store_gradient<LIFTED>(t, w.to_sums(), block, first + half, w.thread());
         if (half < LAST) {
             if constexpr (DRAWS) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, draw_next);

@@ -18,13 +18,17 @@ enum {
     CDNA_DROPOUT,
     CDNA_BIAS,
     CDNA_BYTES,
-    CDNA_HIDDEN_ORDERED
+    CDNA_HIDDEN_ORDERED,
+    CDNA_EVERYTHING
 };
 /* The one of them whose feature it has. */
-DEV_FN constexpr int cdna_feature_of(int mode) { return mode == CDNA_HIDDEN_ORDERED ? CDNA_HIDDEN : mode; }
+DEV_FN constexpr int cdna_feature_of(int mode) {
+    return mode == CDNA_HIDDEN_ORDERED ? CDNA_HIDDEN : mode == CDNA_EVERYTHING ? CDNA_BIAS : mode;
+}
+DEV_FN constexpr bool cdna_knows_bias(int mode) { return cdna_feature_of(mode) == CDNA_BIAS; }
 DEV_FN constexpr bool cdna_hides(int mode) { return cdna_feature_of(mode) == CDNA_HIDDEN; }
 /* Masks in memory are known: in kernels of their own, and in those for a bias where the call asks for it. */
-DEV_FN constexpr bool cdna_may_hide(int mode) { return cdna_hides(mode) || mode == CDNA_BIAS; }
+DEV_FN constexpr bool cdna_may_hide(int mode) { return cdna_hides(mode) || cdna_knows_bias(mode); }
 DEV_FN bool cdna_has_masks(cdna_launch l) { return (l->p.features & (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)) != 0; }
 /* Deterministic mode in a kernel: never, where the call asks for it, always. Kernels of two waves a SIMD have no
  * registers left for what one call asks for and another does not. */
@@ -36,7 +40,7 @@ DEV_FN constexpr int cdna_turns(int mode, bool one_wave) {
 /* ALiBi: in kernels of its own, and in those for dropout where the call asks for it. */
 DEV_FN constexpr bool cdna_slopes(int mode) { return mode == CDNA_ALIBI || mode == CDNA_DROPOUT; }
 /* The problem has a bias. */
-DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode == CDNA_BYTES; }
+DEV_FN constexpr bool cdna_biased(int mode) { return cdna_knows_bias(mode) || mode == CDNA_BYTES; }
 /* ---- deterministic mode ---- */
 
 /* Key blocks add to a query block in descending order (STW_KEYS_DESCEND), so that under a causal mask nobody waits at
@@ -127,7 +131,7 @@ template <class C> DEV_FN float cdna_shared(float x) {
 /* A member of a feature with dropout for all elements of a vector: clang 19 would load its neighbours with it, and keep
  * them in memory. */
 template <class C> DEV_FN float cdna_alone(float x) {
-    return C::MODE == CDNA_DROPOUT || C::MODE == CDNA_BIAS ? cdna_opaque(x) : x;
+    return C::MODE == CDNA_DROPOUT || cdna_knows_bias(C::MODE) ? cdna_opaque(x) : x;
 }
 
 /* The contrary, where scalar registers are. */
@@ -418,12 +422,14 @@ template <class C> struct attn_cdna_bias {
  * CDNA_HIDDEN>). Branches in other steps made clang 19 wait for the next rows. So it is with dBias of the operands'
  * type, where every pair has its own: a lane stores dS of its own scores.
  *
- * Steps CDNA_EVERY know dropout, a softcap, ALiBi by distance or by key, masks in memory and f32 dBias, also added to
- * what is there, besides: they run what no other kernels do, with a bias or without one, which is zeros then. ALiBi
- * adds `slope` times a number of the pair to (bias - LSE), minus the distance or the key's own; with a bias before
- * log2(e) is multiplied by (to_log2). dBias is dS before the softcap's derivative. */
+ * Steps CDNA_EVERY know dropout, ALiBi by distance or by key, masks in memory and f32 dBias besides: they run what no
+ * other kernels do, with a bias or without one, which is zeros then. ALiBi adds `slope` times a number of the pair
+ * to (bias - LSE), minus the distance or the key's own; with a bias before log2(e) is multiplied by (to_log2).
+ *
+ * Kernels CDNA_EVERYTHING have these steps alone, and CDNA_CAPPED for a softcap; they add f32 dBias to what is there
+ * where the call asks for it. dBias is dS before the softcap's derivative. */
 template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
-    attn_cdna_feature<C, CDNA_DROPOUT> more; /* of it dropout and the softcap */
+    attn_cdna_feature<C, CDNA_DROPOUT> more; /* of it dropout, and a softcap */
     attn_cdna_feature<C, CDNA_HIDDEN> masks;
     bool hidden; /* there are masks */
     int element;
@@ -435,9 +441,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     float slope, to_log2;
 
     DEV_FN bool is_every(cdna_launch l) {
-        const uint32_t others =
-            STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK;
-        return !(l->p.features & STW_FEAT_BIAS) || (l->p.features & others) ||
+        const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_DROPOUT | STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK;
+        return C::MODE == CDNA_EVERYTHING || !(l->p.features & STW_FEAT_BIAS) || (l->p.features & others) ||
                (l->bias_direct && l->p.dbias_dtype == STW_F32);
     }
     DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
@@ -490,7 +495,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
             return row < rows && col < cols ? (uint32_t)(row * query + col * key) : CDNA_NOWHERE;
         };
         float there[C::TILES][4] = {};
-        if (Scores::EVERY && C::CAPS && (l->p.accumulate & STW_OUT_DBIAS)) /* all loads come before the stores */
+        if (C::MODE == CDNA_EVERYTHING && (l->p.accumulate & STW_OUT_DBIAS)) /* all loads come before the stores */
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
                 DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
                     there[i][r] =
@@ -501,8 +506,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
                 const uint32_t two = LIFTED || Scores::CAPPED ? cdna_operand(typename C::T(), ds) : t.ds16[i][r / 2];
                 if (element == 4)
                     __builtin_amdgcn_raw_buffer_store_b32(
-                        __builtin_bit_cast(uint32_t, C::CAPS ? there[i][r] + ds[r % 2] : ds[r % 2]), to, place(i, r), 0,
-                        0);
+                        __builtin_bit_cast(uint32_t, C::MODE == CDNA_EVERYTHING ? there[i][r] + ds[r % 2] : ds[r % 2]),
+                        to, place(i, r), 0, 0);
                 else __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, place(i, r), 0, 0);
             }
     }

@@ -11,8 +11,8 @@
 /* What a wave must mind in a step, from the least to the most: nothing, since it sees none of its pairs (UNSEEN) or all
  * of them (INNER); pairs right of a bound (EDGE); pairs left of one too, rows of infinite LSE, and sums of dQ that may
  * be subnormal (ANY); all that, and what kernels for a bias know besides (EVERY, with a softcap CAPPED); all that, and
- * products that may lose subnormal operands (EXACT). INNER and EDGE make decisions of dropout by our own map, more kinds do as INNER by the
- * others: each, or both (OTHERS). */
+ * products that may lose subnormal operands (EXACT). INNER and EDGE make decisions of dropout by our own map, more
+ * kinds do as INNER by the others: each, or both (OTHERS). */
 enum {
     CDNA_UNSEEN,
     CDNA_INNER,
@@ -26,7 +26,7 @@ enum {
     CDNA_EXACT
 };
 DEV_FN constexpr bool cdna_sees_all(int kind) { return kind >= CDNA_INNER && kind <= CDNA_INNER_OTHERS; }
-DEV_FN constexpr bool cdna_minds_every(int mode, int kind) { return mode == CDNA_BIAS && kind >= CDNA_EVERY; }
+DEV_FN constexpr bool cdna_minds_every(int mode, int kind) { return cdna_knows_bias(mode) && kind >= CDNA_EVERY; }
 /* The map whose calls run beside a step's products, or before it. */
 DEV_FN constexpr int cdna_draws_by(int mode, int kind) {
     if (mode != CDNA_DROPOUT || kind == CDNA_UNSEEN || kind >= CDNA_ANY) return CDNA_DRAWS_NOTHING;
@@ -139,7 +139,7 @@ template <int KIND, class C> struct attn_cdna_scores {
                 sees[e][r] =
                     ANY ? (uint32_t)(distance[i] + row) <= (uint32_t)how.span && lse[2 * k + r] != -dev_infinity()
                         : distance[i] <= row;
-                if constexpr (ANY && (cdna_hides(C::MODE) || C::MODE == CDNA_BIAS))
+                if constexpr (ANY && (cdna_hides(C::MODE) || cdna_knows_bias(C::MODE)))
                     sees[e][r] &= !feature.hides(half, i, 2 * k + r);
             }
     }
@@ -153,7 +153,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_METHOD leaf_f2 biased(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, leaf_f2 lse, int e) {
         const int k = e / TILES, i = e % TILES, h = half % 2;
         leaf_f2 x = scores_of(e) * (leaf_f2)how.scale_log2;
-        if constexpr (C::MODE == CDNA_BIAS)
+        if constexpr (cdna_knows_bias(C::MODE))
             x += leaf_f2{feature.template added<ANY>(h, i, 2 * k), feature.template added<ANY>(h, i, 2 * k + 1)};
         x = __builtin_elementwise_fma(x + lse, (leaf_f2)DEV_LOG2E, (leaf_f2)(LIFTED ? 10.0f : 0.0f));
         if constexpr (C::MODE == CDNA_BYTES)

@@ -99,10 +99,10 @@ enum { WAVES_none, WAVES_one, WAVES_two }; /* of a SIMD */
 #define WAVES(name, MODE, d32, d64, d96, d128, d192, d256, ...)                                                        \
     [MODE_##name] = {WAVES_##d32, WAVES_##d64, WAVES_##d96, WAVES_##d128, WAVES_##d192, WAVES_##d256},
 #define NAMES(name, ...) [MODE_##name] = {#name, #name "_exact"},
-enum { STW_CDNA_MODES(NUMBER, ) MODE_plain, MODE_ordered, MODES };
+enum { STW_CDNA_MODES(NUMBER, ) MODE_plain, MODE_ordered, MODE_every, MODES };
 static const uint8_t waves[MODE_plain][6] = {STW_CDNA_MODES(WAVES, )};
-static const char *const names[MODES][2] = {
-    STW_CDNA_MODES(NAMES, )[MODE_plain] = {"plain", "exact"}, [MODE_ordered] = {"ordered", NULL}};
+static const char *const names[MODES][2] = {STW_CDNA_MODES(NAMES, )[MODE_plain] = {"plain", "exact"},
+                                            [MODE_ordered] = {"ordered", NULL}, [MODE_every] = {"every", NULL}};
 
 /* What a call asks of pairs or of order, and the modes that do it, in the order of preference. */
 typedef struct cdna_mode {
@@ -116,7 +116,8 @@ typedef struct cdna_mode {
 
 static uint32_t waves_of(const cdna_mode *mode, uint32_t head_dim) {
     const int column = head_dim <= 128 ? (int)head_dim / 32 - 1 : head_dim <= 192 ? 4 : 5;
-    return mode->number < MODE_plain ? waves[mode->number][column] : head_dim > 64 ? WAVES_one : WAVES_two;
+    if (mode->number < MODE_plain) return waves[mode->number][column];
+    return mode->number == MODE_every || head_dim > 64 ? WAVES_one : WAVES_two;
 }
 
 /* Sums of f32 dK or dV would have more than CDNA_SUM_ROWS query rows in a whole work tile. */
@@ -139,15 +140,18 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
                                       {BIAS, DETERMINISTIC, 0, MODE_bias},
                                       {MASKS, DETERMINISTIC, 0, MODE_hidden},
                                       {MASKS | DETERMINISTIC, 0, 0, MODE_hidden_ordered},
-                                      {0, BIAS | ALIBI | CAP | DROPS | MASKS | DETERMINISTIC, 0, MODE_bias}};
+                                      {0, BIAS | ALIBI | DROPS | MASKS | DETERMINISTIC, 0, MODE_bias},
+                                      {0, BIAS | ALIBI | CAP | DROPS | MASKS | DETERMINISTIC, 0, MODE_every}};
     uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
     const int drains = (features & MASKS) && has_long_sums(p);
     const int by_key = (features & STW_FEAT_ALIBI) && (p->features & STW_FEAT_ALIBI_COLUMN);
+    const int adds = (p->accumulate & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i) {
         const uint32_t has = waves_of(&modes[i], tile->head_dim);
-        if (by_key && modes[i].number != MODE_bias) continue;
+        if (by_key && modes[i].number != MODE_bias && modes[i].number != MODE_every) continue;
+        if (adds && modes[i].number != MODE_every) continue;
         if (drains && modes[i].number == MODE_hidden && has == WAVES_two) continue;
         const uint32_t maybe = modes[i].maybe & (has == WAVES_two ? ~DETERMINISTIC : ~0u);
         if (has != WAVES_none && (features & ~maybe) == modes[i].always && modes[i].bytes <= bytes) return &modes[i];
@@ -171,7 +175,7 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
            rows * t->query + keys * t->key < most;
 }
 
-/* The matrix unit takes subnormal operands for zero: kernels have exact steps, and know less for it. */
+/* The matrix unit takes subnormal operands for zero (gfx90a): there are no kernels `every`. */
 extern const stw_attn_loop stw_attn_loop_cdna, stw_attn_loop_cdna_tall;
 static int is_flushing(const stw_variant *tile) {
     return tile->loop != &stw_attn_loop_cdna && tile->loop != &stw_attn_loop_cdna_tall;
