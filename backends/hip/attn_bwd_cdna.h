@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, ALiBi,
- * dropout, a bias and masks in memory in any company, a softcap alone or with dropout (backends/hip/attn_cdna.c). Every
- * other problem takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK
- * or dV that nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared
- * loop; statistics are negated (STW_STATS_NEGATED).
+ * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, ALiBi, a
+ * softcap, dropout, a bias and masks in memory in any company (backends/hip/attn_cdna.c). Every other problem takes the
+ * shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that nobody
+ * wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop; statistics
+ * are negated (STW_STATS_NEGATED).
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
  * head of the group, 32 rows a step. S and dP of a step are made in two halves:
@@ -275,7 +275,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         if (part == 0) drawing::enter_step(w.calls, w.feature, block);
     if constexpr ((C::MODE == CDNA_DROPOUT || cdna_hides(C::MODE)) && ANY)
         if (part == 0) w.feature.enter_step(block, w.thread());
-    if constexpr (C::MODE == CDNA_BIAS && ANY)
+    if constexpr (cdna_knows_bias(C::MODE) && ANY)
         if (part == 0) w.feature.prepare();
     constexpr bool EVERY = attn_cdna_scores<KIND, C>::EVERY;
     if constexpr (EVERY)
@@ -304,8 +304,9 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         });
         /* sums of S take a while; behind masks other instructions would wait in turn */
         enum { ONE_LATER = KIND == CDNA_INNER && !C::IN_AGPRS };
-        auto softmax = cdna_behind_product<ONE_LATER>(
-            [&](int piece) { t.template softmax<C::MODE == CDNA_SOFTCAP>(w.scoring, w.feature, lse, piece); });
+        auto softmax = cdna_behind_product<ONE_LATER>([&](int piece) {
+            t.template softmax<C::MODE == CDNA_SOFTCAP || KIND == CDNA_CAPPED>(w.scoring, w.feature, lse, piece);
+        });
         auto gradient = cdna_behind_product<false, HELD>([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
         prepare_stats();
@@ -325,7 +326,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
             delta = w.lds.read_stats(first + half + 1, 1);
         }
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
-        if constexpr (C::MODE == CDNA_BIAS && ANY)
+        if constexpr (cdna_knows_bias(C::MODE) && ANY)
             w.feature.template store_gradient<LIFTED>(t, w.to_sums(), block, first + half, w.thread());
         if (half < LAST) {
             if constexpr (DRAWS) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, draw_next);
@@ -370,7 +371,7 @@ template <class C> DEV_FN void attn_cdna_unseen_part(attn_cdna_loop<C> &w, int b
 template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, int block, int step) {
     constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
     const bool subnormal = (KIND == CDNA_EXACT && FLUSHES) ||
-                           ((KIND == CDNA_ANY || KIND == CDNA_EVERY) && !FLUSHES && (w.subnormal_steps >> step & 1));
+                           (KIND >= CDNA_ANY && KIND < CDNA_EXACT && !FLUSHES && (w.subnormal_steps >> step & 1));
     if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
     DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part)
         if constexpr (KIND == CDNA_UNSEEN) attn_cdna_unseen_part(w, block, part);

@@ -87,12 +87,16 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define CDNA_TALL(id, type, T, hd)                                                                                     \
     CDNA(id, type, T, 1, tall, hd, STW_CDNA_TALL_V, CDNA_PLAIN)                                                        \
     CDNA(id, type, T, 1, tall_ordered, hd, STW_CDNA_TALL_V, CDNA_ORDERED)
+#define CDNA_WHOLE(id, type, T, hd)                                                                                    \
+    CDNA_MAIN(id, type, T, hd) CDNA(id, type, T, 1, every, hd, hd, CDNA_EVERYTHING)
+#define CDNA_BOTH(make, id, hd) make(id, f16, dev_f16, hd) make(id, bf16, dev_bf16, hd)
 #define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
-    CDNA_SHARED(id, hd, bm, bn, stages, warps, kb) CDNA_MAIN(id, f16, dev_f16, hd) CDNA_MAIN(id, bf16, dev_bf16, hd)
+    CDNA_SHARED(id, hd, bm, bn, stages, warps, kb) CDNA_BOTH(CDNA_WHOLE, id, hd)
 #define ROW_cdna_tall(id, hd, bm, bn, stages, warps, kb)                                                               \
     ROW_cdna(id, hd, bm, bn, stages, warps, kb) CDNA_TALL(id, f16, dev_f16, hd) CDNA_TALL(id, bf16, dev_bf16, hd)
 #define ROW_cdna_exact(id, hd, bm, bn, stages, warps, kb)                                                              \
-    ROW_cdna(id, hd, bm, bn, stages, warps, kb) CDNA_BEHIND(id, f16, dev_f16, hd) CDNA_BEHIND(id, bf16, dev_bf16, hd)
+    CDNA_SHARED(id, hd, bm, bn, stages, warps, kb)                                                                     \
+    CDNA_BOTH(CDNA_MAIN, id, hd) CDNA_BOTH(CDNA_BEHIND, id, hd)
 #define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
     CDNA_SHARED(id, hd, bm, bn, stages, warps, kb)                                                                     \
     CDNA_MAIN(id, bf16, dev_bf16, hd) CDNA_BEHIND(id, bf16, dev_bf16, hd)                                              \

@@ -18,13 +18,17 @@ enum {
     CDNA_DROPOUT,
     CDNA_BIAS,
     CDNA_BYTES,
-    CDNA_HIDDEN_ORDERED
+    CDNA_HIDDEN_ORDERED,
+    CDNA_EVERYTHING
 };
 /* The one of them whose feature it has. */
-DEV_FN constexpr int cdna_feature_of(int mode) { return mode == CDNA_HIDDEN_ORDERED ? CDNA_HIDDEN : mode; }
+DEV_FN constexpr int cdna_feature_of(int mode) {
+    return mode == CDNA_HIDDEN_ORDERED ? CDNA_HIDDEN : mode == CDNA_EVERYTHING ? CDNA_BIAS : mode;
+}
+DEV_FN constexpr bool cdna_knows_bias(int mode) { return cdna_feature_of(mode) == CDNA_BIAS; }
 DEV_FN constexpr bool cdna_hides(int mode) { return cdna_feature_of(mode) == CDNA_HIDDEN; }
 /* Masks in memory are known: in kernels of their own, and in those for a bias where the call asks for it. */
-DEV_FN constexpr bool cdna_may_hide(int mode) { return cdna_hides(mode) || mode == CDNA_BIAS; }
+DEV_FN constexpr bool cdna_may_hide(int mode) { return cdna_hides(mode) || cdna_knows_bias(mode); }
 DEV_FN bool cdna_has_masks(cdna_launch l) { return (l->p.features & (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)) != 0; }
 /* Deterministic mode in a kernel: never, where the call asks for it, always. Kernels of two waves a SIMD have no
  * registers left for what one call asks for and another does not. */
@@ -36,7 +40,7 @@ DEV_FN constexpr int cdna_turns(int mode, bool one_wave) {
 /* ALiBi: in kernels of its own, and in those for dropout where the call asks for it. */
 DEV_FN constexpr bool cdna_slopes(int mode) { return mode == CDNA_ALIBI || mode == CDNA_DROPOUT; }
 /* The problem has a bias. */
-DEV_FN constexpr bool cdna_biased(int mode) { return mode == CDNA_BIAS || mode == CDNA_BYTES; }
+DEV_FN constexpr bool cdna_biased(int mode) { return cdna_knows_bias(mode) || mode == CDNA_BYTES; }
 /* ---- deterministic mode ---- */
 
 /* Key blocks add to a query block in descending order (STW_KEYS_DESCEND), so that under a causal mask nobody waits at
@@ -132,7 +136,7 @@ template <class C> DEV_FN float cdna_shared(float x) {
 /* A member of a feature with dropout for all elements of a vector: clang 19 would load its neighbours with it, and keep
  * them in memory. */
 template <class C> DEV_FN float cdna_alone(float x) {
-    return C::MODE == CDNA_DROPOUT || C::MODE == CDNA_BIAS ? cdna_opaque(x) : x;
+    return C::MODE == CDNA_DROPOUT || cdna_knows_bias(C::MODE) ? cdna_opaque(x) : x;
 }
 
 /* The contrary, where scalar registers are. */
@@ -425,9 +429,12 @@ template <class C> struct attn_cdna_bias {
  *
  * Steps CDNA_EVERY know dropout, ALiBi by distance or by key, masks in memory and f32 dBias besides: they run what no
  * other kernels do, with a bias or without one, which is zeros then. ALiBi adds `slope` times a number of the pair
- * to (bias - LSE), minus the distance or the key's own; with a bias before log2(e) is multiplied by (to_log2). */
+ * to (bias - LSE), minus the distance or the key's own; with a bias before log2(e) is multiplied by (to_log2).
+ *
+ * Kernels CDNA_EVERYTHING have these steps alone, and CDNA_CAPPED for a softcap; they add f32 dBias to what is there
+ * where the call asks for it. dBias is dS before the softcap's derivative. */
 template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
-    attn_cdna_feature<C, CDNA_DROPOUT> more; /* of it dropout */
+    attn_cdna_feature<C, CDNA_DROPOUT> more; /* of it dropout, and a softcap */
     attn_cdna_feature<C, CDNA_HIDDEN> masks;
     bool hidden; /* there are masks */
     int element;
@@ -440,7 +447,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
 
     DEV_FN bool is_every(cdna_launch l) {
         const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_DROPOUT | STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK;
-        return !(l->p.features & STW_FEAT_BIAS) || (l->p.features & others) ||
+        return C::MODE == CDNA_EVERYTHING || !(l->p.features & STW_FEAT_BIAS) || (l->p.features & others) ||
                (l->bias_direct && l->p.dbias_dtype == STW_F32);
     }
     DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
@@ -478,25 +485,35 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     }
     /* dS of 16 queries: Scores, attn_cdna_scores; LIFTED: times to_sums 2^10 it is without its factor. */
     template <bool LIFTED, class Scores>
-    DEV_METHOD void store_gradient(const Scores &t, float to_sums, int block, int half, int thread) const {
+    DEV_METHOD void store_gradient(Scores &t, float to_sums, int block, int half, int thread) const {
         if (!gradient) return;
+        if constexpr (Scores::CAPPED)
+            DEV_UNROLL_FOR (int e = 0; e < 2 * C::TILES; ++e) t.ds[e] = t.flow_into(t.pz[e], e);
         cdna_launch l = cdna_launch_again();
         const int row0 = block * C::BM + 16 * half + 4 * (thread >> 4 & 3);
         const int key0 = C::KEYS * dev_uniform(thread >> 6) + (thread & 15);
         const int element = Scores::EVERY && l->p.dbias_dtype == STW_F32 ? 4 : 2;
         const int query = element * (int)l->p.dbias.query, key = element * (int)l->p.dbias.key;
         const cdna_buffer to = cdna_buffer_of(gradient, 0x7fffffff);
+        auto place = [&](int i, int r) {
+            const int row = row0 + r, col = key0 + 16 * i;
+            return row < rows && col < cols ? (uint32_t)(row * query + col * key) : CDNA_NOWHERE;
+        };
+        float there[C::TILES][4] = {};
+        if (C::MODE == CDNA_EVERYTHING && (l->p.accumulate & STW_OUT_DBIAS)) /* all loads come before the stores */
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                    there[i][r] =
+                        __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(to, place(i, r), 0, 0));
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
-                const int row = row0 + r, col = key0 + 16 * i;
-                uint32_t two = t.ds16[i][r / 2];
-                if constexpr (LIFTED)
-                    two = cdna_operand(typename C::T(), t.ds[C::TILES * (r / 2) + i] * (leaf_f2)(to_sums * 0x1p10f));
-                const uint32_t at = row < rows && col < cols ? (uint32_t)(row * query + col * key) : CDNA_NOWHERE;
-                if (element == 4) {
-                    const float x = t.ds[C::TILES * (r / 2) + i][r % 2] * (LIFTED ? to_sums * 0x1p10f : 1.0f);
-                    __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, x), to, at, 0, 0);
-                } else __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, at, 0, 0);
+                const leaf_f2 ds = t.ds[C::TILES * (r / 2) + i] * (leaf_f2)(LIFTED ? to_sums * 0x1p10f : 1.0f);
+                const uint32_t two = LIFTED || Scores::CAPPED ? cdna_operand(typename C::T(), ds) : t.ds16[i][r / 2];
+                if (element == 4)
+                    __builtin_amdgcn_raw_buffer_store_b32(
+                        __builtin_bit_cast(uint32_t, C::MODE == CDNA_EVERYTHING ? there[i][r] + ds[r % 2] : ds[r % 2]),
+                        to, place(i, r), 0, 0);
+                else __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, place(i, r), 0, 0);
             }
     }
     template <bool ANY> DEV_METHOD void fetch() {
@@ -534,6 +551,16 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     }
     DEV_METHOD bool hides(int half, int i, int r) const { return (bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0; }
 };
+
+/* What knows of a softcap. */
+template <class C, int FEATURE>
+DEV_FN const attn_cdna_feature<C, FEATURE> &cdna_cap_of(const attn_cdna_feature<C, FEATURE> &feature) {
+    return feature;
+}
+template <class C>
+DEV_FN const attn_cdna_feature<C, CDNA_DROPOUT> &cdna_cap_of(const attn_cdna_feature<C, CDNA_BIAS> &feature) {
+    return feature.more;
+}
 
 /* What ALiBi adds in steps CDNA_EVERY to 16 queries and the wave's keys: numbers of pairs times a slope. */
 template <class C, bool EVERY> struct attn_cdna_places {

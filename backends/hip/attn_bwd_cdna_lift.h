@@ -74,7 +74,7 @@ DEV_FN float attn_cdna_ds_bound(const attn_work_tile &u, float values_norm, int 
             delta = fmaxf(delta, marks[block * C::STATS + 1]);
         }
     }
-    if constexpr (C::MODE == CDNA_DROPOUT || C::MODE == CDNA_BIAS) values_norm *= l->p.dropout_scale;
+    if constexpr (C::MODE == CDNA_DROPOUT || cdna_knows_bias(C::MODE)) values_norm *= l->p.dropout_scale;
     const float bound = dev_wave_max(dout) * values_norm + dev_wave_max(delta);
     return dout == dev_infinity() || !(bound == bound) ? dev_infinity() : bound;
 }

@@ -127,7 +127,7 @@ template <class C, bool ORDERED> DEV_FN void attn_cdna_preprocess(const stw_attn
     }
     attn_cdna_part u;
     const bool any_rows = u.set(l, dev_cta() - l.lists, smem);
-    if (l.bias_direct) /* every sequence has max_seq_q rows */
+    if (l.bias_direct && !(p.accumulate & STW_OUT_DBIAS)) /* every sequence has max_seq_q rows */
         DEV_ROLLED_FOR (int c = 0; c < C::BLOCKS; ++c) attn_zero_bias(l, u.seq, u.b, u.h, u.row0 / C::BM + c);
     if (!any_rows) return;
     int t = (int)dev_thread(), row = t >> 3, sub = t & 7, wave = (int)dev_wave();

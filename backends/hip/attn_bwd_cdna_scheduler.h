@@ -117,7 +117,7 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
     if constexpr (C::MODE == CDNA_DROPOUT)
         any |= w.feature.draws() ? w.feature.map == STW_DROPOUT_PHILOX ? 0 : edge : ~UINT64_C(0);
-    if constexpr (C::MODE == CDNA_BIAS)
+    if constexpr (cdna_knows_bias(C::MODE))
         any |= w.feature.element == 2 && !w.feature.gradient && !w.feature.is_every(cdna_launch_again()) ? 0
                                                                                                          : ~UINT64_C(0);
     if constexpr (cdna_hides(C::MODE))
@@ -283,7 +283,7 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
     attn_cdna_enter<attn_lifts<typename C::T>::yes && !EXACT>(w, u, h, first, end);
     int block = first;
     if constexpr (EXACT) {
-        if constexpr (C::MODE == CDNA_BIAS)
+        if constexpr (cdna_knows_bias(C::MODE))
             w.feature.template enter_every<false>(attn_cdna_again(u), h, w.scoring.high, w.thread());
         if constexpr (cdna_may_hide(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
             for (; block < end; ++block) {
@@ -303,12 +303,16 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
                 w.lds.clear_ds();
                 for (; block < run.unseen; ++block) attn_cdna_step<CDNA_UNSEEN>(w, block, 0);
             }
-        if constexpr (C::MODE == CDNA_BIAS)
+        if constexpr (cdna_knows_bias(C::MODE))
             if (w.feature.is_every(cdna_launch_again())) {
                 constexpr bool LIFTED = attn_lifts<typename C::T>::yes;
                 w.feature.template enter_every<LIFTED>(attn_cdna_again(u), h, w.scoring.high, w.thread());
+                if constexpr (C::MODE == CDNA_EVERYTHING)
+                    if (w.feature.more.caps)
+                        for (; block < run.any; ++block) attn_cdna_step<CDNA_CAPPED>(w, block, block - from);
                 for (; block < run.any; ++block) attn_cdna_step<CDNA_EVERY>(w, block, block - from);
             }
+        if constexpr (C::MODE == CDNA_EVERYTHING) continue; /* all steps are of these kinds */
         for (; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
         cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
         if constexpr (C::MODE == CDNA_DROPOUT)
@@ -391,7 +395,7 @@ DEV_FN void attn_cdna_prepare(attn_cdna_loop<C> &w, const attn_work_tile &u, flo
     }
     if constexpr (C::MODE == CDNA_DROPOUT)
         w.scoring.to_ds = cdna_shared<C>(LIFTED ? w.scoring.to_ds * w.feature.scale : w.feature.scale);
-    if constexpr (C::MODE == CDNA_BIAS)
+    if constexpr (cdna_knows_bias(C::MODE))
         w.scoring.to_ds = LIFTED ? w.scoring.to_ds * l->p.dropout_scale : l->p.dropout_scale;
     if constexpr (cdna_biased(C::MODE)) w.scoring.scale_log2 = l->p.scale * (LIFTED ? 0x1p-20f : 1.0f);
     if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
@@ -471,7 +475,7 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
                 DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] *= (leaf_f4)w.to_sums();
                 DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= (leaf_f4)0x1p-20f;
             }
-        if constexpr ((C::MODE == CDNA_DROPOUT && !C::P_SCALED) || C::MODE == CDNA_BIAS) {
+        if constexpr ((C::MODE == CDNA_DROPOUT && !C::P_SCALED) || cdna_knows_bias(C::MODE)) {
             const leaf_f4 scale = (leaf_f4)cdna_launch_again()->p.dropout_scale;
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
                 DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) w.dv[i][j] *= scale;

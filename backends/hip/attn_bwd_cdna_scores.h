@@ -10,9 +10,9 @@
 
 /* What a wave must mind in a step, from the least to the most: nothing, since it sees none of its pairs (UNSEEN) or all
  * of them (INNER); pairs right of a bound (EDGE); pairs left of one too, rows of infinite LSE, and sums of dQ that may
- * be subnormal (ANY); all that, and what kernels for a bias know besides (EVERY); all that, and products that may lose
- * subnormal operands (EXACT). INNER and EDGE make decisions of dropout by our own map, more kinds do as INNER by the
- * others: each, or both (OTHERS). */
+ * be subnormal (ANY); all that, and what kernels for a bias know besides (EVERY, with a softcap CAPPED); all that, and
+ * products that may lose subnormal operands (EXACT). INNER and EDGE make decisions of dropout by our own map, more
+ * kinds do as INNER by the others: each, or both (OTHERS). */
 enum {
     CDNA_UNSEEN,
     CDNA_INNER,
@@ -22,10 +22,11 @@ enum {
     CDNA_EDGE,
     CDNA_ANY,
     CDNA_EVERY,
+    CDNA_CAPPED,
     CDNA_EXACT
 };
 DEV_FN constexpr bool cdna_sees_all(int kind) { return kind >= CDNA_INNER && kind <= CDNA_INNER_OTHERS; }
-DEV_FN constexpr bool cdna_minds_every(int mode, int kind) { return mode == CDNA_BIAS && kind >= CDNA_EVERY; }
+DEV_FN constexpr bool cdna_minds_every(int mode, int kind) { return cdna_knows_bias(mode) && kind >= CDNA_EVERY; }
 /* The map whose calls run beside a step's products, or before it. */
 DEV_FN constexpr int cdna_draws_by(int mode, int kind) {
     if (mode != CDNA_DROPOUT || kind == CDNA_UNSEEN || kind >= CDNA_ANY) return CDNA_DRAWS_NOTHING;
@@ -82,7 +83,7 @@ struct attn_cdna_scoring {
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
     enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT, DROPS = C::MODE == CDNA_DROPOUT };
-    enum { EVERY = cdna_minds_every(C::MODE, KIND) };
+    enum { EVERY = cdna_minds_every(C::MODE, KIND), CAPPED = KIND == CDNA_CAPPED };
     enum { TILES = C::TILES, MASKED = !cdna_sees_all(KIND), FUSED = DROPS && !MASKED };
     enum { HERE = C::SCORES_HERE && KIND != CDNA_EXACT && (FUSED || !DROPS), ANY = KIND >= CDNA_ANY };
     enum { SCALES = LIFTED || (DROPS && !C::P_SCALED) || EVERY }; /* dS has a factor */
@@ -94,10 +95,10 @@ template <int KIND, class C> struct attn_cdna_scores {
     int half, distance[TILES]; /* of queries 16 half + 4 g .. */
     bool sees[2 * TILES][2];
     attn_cdna_distances<C> distances;                           /* CDNA_ALIBI                                 */
-    leaf_f2 slopes[2 * TILES];                                  /* CDNA_SOFTCAP: on the way to the derivative */
+    leaf_f2 slopes[2 * TILES];                                  /* softcap: on the way to the derivative      */
     attn_cdna_decisions<cdna_draws_by(C::MODE, KIND), C> draws; /* CDNA_DROPOUT     */
     leaf_f4 start;                                              /* CDNA_DROPOUT, EVERY: of dP                 */
-    leaf_f2 pz[2 * TILES];                                      /* FUSED: P.Z                                 */
+    leaf_f2 pz[2 * TILES];                                      /* FUSED: P.Z; CAPPED: P                      */
     attn_cdna_places<C, EVERY> places;                          /* EVERY: of ALiBi                            */
     uint32_t keeps;                                             /* EVERY: bits of pairs that are kept         */
     float scale_log2, to_log2;                                  /* EVERY                                      */
@@ -138,7 +139,7 @@ template <int KIND, class C> struct attn_cdna_scores {
                 sees[e][r] =
                     ANY ? (uint32_t)(distance[i] + row) <= (uint32_t)how.span && lse[2 * k + r] != -dev_infinity()
                         : distance[i] <= row;
-                if constexpr (ANY && (cdna_hides(C::MODE) || C::MODE == CDNA_BIAS))
+                if constexpr (ANY && (cdna_hides(C::MODE) || cdna_knows_bias(C::MODE)))
                     sees[e][r] &= !feature.hides(half, i, 2 * k + r);
             }
     }
@@ -152,7 +153,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_METHOD leaf_f2 biased(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature, leaf_f2 lse, int e) {
         const int k = e / TILES, i = e % TILES, h = half % 2;
         leaf_f2 x = scores_of(e) * (leaf_f2)how.scale_log2;
-        if constexpr (C::MODE == CDNA_BIAS)
+        if constexpr (cdna_knows_bias(C::MODE))
             x += leaf_f2{feature.template added<ANY>(h, i, 2 * k), feature.template added<ANY>(h, i, 2 * k + 1)};
         x = __builtin_elementwise_fma(x + lse, (leaf_f2)DEV_LOG2E, (leaf_f2)(LIFTED ? 10.0f : 0.0f));
         if constexpr (C::MODE == CDNA_BYTES)
@@ -204,8 +205,8 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_METHOD void softmax_capped(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature,
                                    const leaf_f4 &lse, int e, int stage) {
         if (stage == 0) {
-            const leaf_f2 halved =
-                __builtin_elementwise_fma(scores_of(e), (leaf_f2)cdna_alone<C>(feature.doubled), (leaf_f2)-1.0f);
+            const leaf_f2 doubled = (leaf_f2)cdna_alone<C>(cdna_cap_of(feature).doubled);
+            const leaf_f2 halved = __builtin_elementwise_fma(scores_of(e), doubled, (leaf_f2)-1.0f);
             look(how, feature, lse, e);
             slopes[e] = leaf_f2{dev_exp2_fast(halved.x), dev_exp2_fast(halved.y)};
         } else if (stage == 1) {
@@ -213,7 +214,9 @@ template <int KIND, class C> struct attn_cdna_scores {
             slopes[e] = leaf_f2{__builtin_amdgcn_rcpf(slopes[e].x), __builtin_amdgcn_rcpf(slopes[e].y)};
         } else if (stage == 2) {
             const leaf_f2 tangent = 1.0f - slopes[e];
-            p[e] = __builtin_elementwise_fma(tangent, (leaf_f2)cdna_alone<C>(feature.cap), e < TILES ? lse.xy : lse.zw);
+            leaf_f2 others = e < TILES ? lse.xy : lse.zw;
+            if constexpr (EVERY) others = added(feature, others, e);
+            p[e] = __builtin_elementwise_fma(tangent, (leaf_f2)cdna_alone<C>(cdna_cap_of(feature).cap), others);
             slopes[e] = __builtin_elementwise_fma(slopes[e], tangent, slopes[e]);
             DEV_UNROLL_FOR (int r = 0; r < 2; ++r) {
                 if constexpr (MASKED) p[e][r] = sees[e][r] ? p[e][r] : -dev_infinity();
@@ -221,9 +224,17 @@ template <int KIND, class C> struct attn_cdna_scores {
             }
         } else {
             p16[e % TILES][e / TILES] = cdna_operand(T(), kept(p[e], leaf_f2{0.0f, 0.0f}, e % TILES, e / TILES));
+            if constexpr (CAPPED) pz[e] = p[e];
             if constexpr (MASKED) p[e] = leaf_f2{cdna_times(p[e].x, slopes[e].x), cdna_times(p[e].y, slopes[e].y)};
             else p[e] *= slopes[e];
         }
+    }
+    /* x (dP - delta) of pair e, behind the first stage of its gradient. */
+    DEV_METHOD leaf_f2 flow_into(leaf_f2 x, int e) const {
+        const int k = e / TILES, i = e % TILES;
+        const leaf_f2 flow = kept(k ? dp[i].zw : dp[i].xy, k ? start.zw : start.xy, i, k);
+        x = MASKED || cdna_biased(C::MODE) ? leaf_f2{cdna_times(x.x, flow.x), cdna_times(x.y, flow.y)} : x * flow;
+        return SCALES ? x * (leaf_f2)to_ds : x;
     }
     /* dS = P (dP - delta): the product, rounding, to LDS; no fourth. */
     DEV_METHOD void gradient(const attn_cdna_lds<C> &lds, int q) {
@@ -232,12 +243,8 @@ template <int KIND, class C> struct attn_cdna_scores {
             if (k == 0) cdna_keep<C::IN_AGPRS && !HERE>(dp[i]);
             if constexpr (FUSED)
                 ds[e] = __builtin_elementwise_fma(pz[e], k ? dp[i].zw : dp[i].xy, p[e] * (k ? start.zw : start.xy));
-            const leaf_f2 flow = kept(k ? dp[i].zw : dp[i].xy, k ? start.zw : start.xy, i, k);
-            if constexpr (FUSED) {
-            } else if constexpr (MASKED || cdna_biased(C::MODE))
-                ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};
-            else ds[e] = p[e] * flow;
-            if constexpr (SCALES) ds[e] *= (leaf_f2)to_ds;
+            if constexpr (!FUSED) ds[e] = flow_into(p[e], e);
+            else if constexpr (SCALES) ds[e] *= (leaf_f2)to_ds;
         } else if (stage == 1) ds16[i][k] = cdna_operand(T(), ds[e], halves);
         else if (stage == 2 && i % 2) lds.put_zipped(half % (C::HELD / 16), k, ds16[i - 1][k], ds16[i][k]);
         else if (stage == 2 && i == TILES - 1) lds.put_single(half % (C::HELD / 16), k, ds16[i][k]);

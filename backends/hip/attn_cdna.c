@@ -99,10 +99,10 @@ enum { WAVES_none, WAVES_one, WAVES_two }; /* of a SIMD */
 #define WAVES(name, MODE, d32, d64, d96, d128, d192, d256, ...)                                                        \
     [MODE_##name] = {WAVES_##d32, WAVES_##d64, WAVES_##d96, WAVES_##d128, WAVES_##d192, WAVES_##d256},
 #define NAMES(name, ...) [MODE_##name] = {#name, #name "_exact"},
-enum { STW_CDNA_MODES(NUMBER, ) MODE_plain, MODE_ordered, MODES };
+enum { STW_CDNA_MODES(NUMBER, ) MODE_plain, MODE_ordered, MODE_every, MODES };
 static const uint8_t waves[MODE_plain][6] = {STW_CDNA_MODES(WAVES, )};
-static const char *const names[MODES][2] = {
-    STW_CDNA_MODES(NAMES, )[MODE_plain] = {"plain", "exact"}, [MODE_ordered] = {"ordered", NULL}};
+static const char *const names[MODES][2] = {STW_CDNA_MODES(NAMES, )[MODE_plain] = {"plain", "exact"},
+                                            [MODE_ordered] = {"ordered", NULL}, [MODE_every] = {"every", NULL}};
 
 /* What a call asks of pairs or of order, and the modes that do it, in the order of preference. */
 typedef struct cdna_mode {
@@ -116,7 +116,8 @@ typedef struct cdna_mode {
 
 static uint32_t waves_of(const cdna_mode *mode, uint32_t head_dim) {
     const int column = head_dim <= 128 ? (int)head_dim / 32 - 1 : head_dim <= 192 ? 4 : 5;
-    return mode->number < MODE_plain ? waves[mode->number][column] : head_dim > 64 ? WAVES_one : WAVES_two;
+    if (mode->number < MODE_plain) return waves[mode->number][column];
+    return mode->number == MODE_every || head_dim > 64 ? WAVES_one : WAVES_two;
 }
 
 /* Sums of f32 dK or dV would have more than CDNA_SUM_ROWS query rows in a whole work tile. */
@@ -139,15 +140,18 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
                                       {BIAS, DETERMINISTIC, 0, MODE_bias},
                                       {MASKS, DETERMINISTIC, 0, MODE_hidden},
                                       {MASKS | DETERMINISTIC, 0, 0, MODE_hidden_ordered},
-                                      {0, BIAS | ALIBI | DROPS | MASKS | DETERMINISTIC, 0, MODE_bias}};
+                                      {0, BIAS | ALIBI | DROPS | MASKS | DETERMINISTIC, 0, MODE_bias},
+                                      {0, BIAS | ALIBI | CAP | DROPS | MASKS | DETERMINISTIC, 0, MODE_every}};
     uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
     const int drains = (features & MASKS) && has_long_sums(p);
     const int by_key = (features & STW_FEAT_ALIBI) && (p->features & STW_FEAT_ALIBI_COLUMN);
+    const int adds = (p->accumulate & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i) {
         const uint32_t has = waves_of(&modes[i], tile->head_dim);
-        if (by_key && modes[i].number != MODE_bias) continue;
+        if (by_key && modes[i].number != MODE_bias && modes[i].number != MODE_every) continue;
+        if (adds && modes[i].number != MODE_every) continue;
         if (drains && modes[i].number == MODE_hidden && has == WAVES_two) continue;
         const uint32_t maybe = modes[i].maybe & (has == WAVES_two ? ~DETERMINISTIC : ~0u);
         if (has != WAVES_none && (features & ~maybe) == modes[i].always && modes[i].bytes <= bytes) return &modes[i];
@@ -171,16 +175,24 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
            rows * t->query + keys * t->key < most;
 }
 
-/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets.
- * They store dBias of every pair as elements of q's type. */
-static const char *bias_refusal(const stw_attn_params *p) {
+/* The matrix unit takes subnormal operands for zero (gfx90a): there are no kernels `every`. */
+extern const stw_attn_loop stw_attn_loop_cdna, stw_attn_loop_cdna_tall;
+static int is_flushing(const stw_variant *tile) {
+    return tile->loop != &stw_attn_loop_cdna && tile->loop != &stw_attn_loop_cdna_tall;
+}
+
+/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
+ * and their tangent is as good as 16 bits want: its error does not shrink with it. */
+static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
     if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
-    if ((p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p)) {
-        if (p->accumulate & STW_OUT_DBIAS) return "dBias of every pair that is added to what is there";
-        if (!is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
-    }
+    const int direct = (p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p);
+    if (direct && (p->accumulate & STW_OUT_DBIAS) && is_flushing(tile))
+        return "dBias of every pair that is added to what is there";
+    if (direct && (p->features & STW_FEAT_SOFTCAP) && p->dbias_dtype == STW_F32)
+        return "f32 dBias of every pair under a softcap";
+    if (direct && !is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
     return NULL;
 }
 
@@ -203,8 +215,10 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         return "a softcap that is not from 1/64 to 512";
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
-    if (!mode_of(tile, p)) return "a softcap with ALiBi, a bias or a mask in memory";
-    return p->features & STW_FEAT_BIAS ? bias_refusal(p) : NULL;
+    const uint32_t others = STW_FEAT_BIAS | STW_FEAT_ALIBI | MASKS;
+    if ((p->features & STW_FEAT_SOFTCAP) && (p->features & others) && is_flushing(tile))
+        return "a softcap with ALiBi, a bias or a mask in memory";
+    return p->features & STW_FEAT_BIAS ? bias_refusal(tile, p) : NULL;
 }
 
 /* NULL, or what keeps the problem from CDNA's own kernels. They know what mode_of() lists, and make dQ, dK and dV,

@@ -93,7 +93,7 @@ static void own_kernels_of_problems(void **state) {
         {":alibi:wl9:wr3:dlse", MAIN | POSTPROCESS},
         {":alibi:alibi_col", ALL},
         {":alibi:det", ALL},
-        {":alibi:softcap9", NONE},
+        {":alibi:softcap9", ALL},
         {":softcap9", ALL},
         {":softcap9:thd:seqs_full", ALL},
         {":softcap0.01", NONE},
@@ -109,8 +109,8 @@ static void own_kernels_of_problems(void **state) {
         {":dropout0.5:softcap9", ALL},
         {":dropout0.5:alibi:det", ALL},
         {":dropout0.5:softcap9:det:causal_br", ALL},
-        {":alibi:softcap9:det", NONE},
-        {":intervals_from:softcap9:det", NONE},
+        {":alibi:softcap9:det", ALL},
+        {":intervals_from:softcap9:det", ALL},
         {":dropout0.5:bias_bhqk", ALL},
         {":bias_bhqk", ALL},
         {":bias_1hqk:thd:causal_br", ALL},
@@ -125,6 +125,9 @@ static void own_kernels_of_problems(void **state) {
         {":bias_bhqk:grads_qkvb:det:thd", ALL},
         {":bias_bhqk:grads_qkvb:dlse", MAIN | POSTPROCESS},
         {":bias_bhqk:grads_qkvb:dbias_f32", ALL},
+        {":bias_bhqk:grads_qkvb:dbias_f32:acc_b", ALL},
+        {":bias_bhqk:softcap9:grads_qkvb", ALL},
+        {":bias_bhqk:softcap9:grads_qkvb:dbias_f32", NONE},
         {":bias_1hqk:grads_qkvb", ALL},
         {":bias_bhqk:grads_b", NONE},
     };
@@ -143,10 +146,14 @@ static void own_kernels_of_problems(void **state) {
          * its kernel knows deterministic mode */
         const uint32_t asked = STW_FEAT_DETERMINISTIC | STW_FEAT_DROPOUT | STW_FEAT_BIAS | STW_FEAT_ALIBI_COLUMN;
         int leaves = rows[i].own && !(p.features & asked) ? EXACT : 0;
-        if (own_steps(&exact, &p) != (rows[i].own | leaves)) fail_msg("exact, %s", text);
+        const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_BIAS | STW_FEAT_INTERVALS; /* a softcap with them is shared */
+        const int knows =
+            !((p.features & STW_FEAT_SOFTCAP) && (p.features & others)) && !(p.accumulate & STW_OUT_DBIAS);
+        const int expected = knows ? rows[i].own | leaves : NONE;
+        if (own_steps(&exact, &p) != expected) fail_msg("exact, %s", text);
         snprintf(text, sizeof text, "attn_bwd:f16:b2h4k2s130x150d64%s", rows[i].options);
         p = params_of(text);
-        if (own_steps(&exact, &p) != (rows[i].own | leaves)) fail_msg("exact, %s", text);
+        if (own_steps(&exact, &p) != expected) fail_msg("exact, %s", text);
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d32%s", rows[i].options);
         p = params_of(text);
         if (own_steps(&narrow, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&narrow, &p));
@@ -213,6 +220,11 @@ static void own_kernels_of_features(void **state) {
         {"192:softcap9", "gfx942_32x32_hd192", "_bf16_dropout"},
         {"256:alibi:det", "gfx942_32x32_hd256", "_bf16_dropout"},
         {"256:bias_bhqk:grads_qkvb", "gfx942_32x32_hd256", "_bf16_bias"},
+        {"64:softcap9:alibi", "gfx942_32x128_hd64", "_bf16_every"},
+        {"128:softcap9:biasu8_bhqk", "gfx942_32x64_hd128", "_bf16_every"},
+        {"128:softcap9:bias_bhqk:det", "gfx942_32x64_hd128", "_bf16_every"},
+        {"192:softcap9:alibi:dropout0.5", "gfx942_32x32_hd192", "_bf16_every"},
+        {"64:bias_bhqk:grads_qkvb:dbias_f32:acc_b", "gfx942_32x128_hd64", "_bf16_every"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_attn_steps steps;
@@ -394,19 +406,20 @@ static void tiles_say_what_costs_more(void **state) {
         {":biasu8_bhqk", NULL, "a bias", "a bias"},
         {":biasf32_bhqk", NULL, "a bias", "a bias"},
         {":bias_bhqk:alibi", NULL, "a bias", "a bias"},
-        {":bias_bhqk:softcap9", two, "a bias", "a bias"},
+        {":bias_bhqk:softcap9", NULL, "a bias", "a bias"},
         {":bias_bhqk:grads_qkvb", NULL, NULL, "a bias"},
         {":bias_1hqk:grads_qkvb", NULL, NULL, "a bias"},
         {":bias_bhqk:grads_qkvb:dbias_f32", NULL, "a bias", "a bias"},
-        {":bias_bhqk:grads_qkvb:dbias_f32:acc_b", "dBias of every pair that is added to what is there", "a bias",
-         "a bias"},
+        {":bias_bhqk:grads_qkvb:dbias_f32:acc_b", NULL, "a bias", "a bias"},
+        {":bias_bhqk:grads_qkvb:dbias_f32:softcap9", "f32 dBias of every pair under a softcap", "a bias", "a bias"},
+        {":bias_bhqk:softcap0.01", "a softcap that is not from 1/64 to 512", "a bias", "a bias"},
         {":bias_bhqk:dlse", NULL, NULL, "a bias"},
         {":alibi", NULL, NULL, "ALiBi"},
         {":alibi:alibi_col", NULL, NULL, "ALiBi"},
         {":alibi:det", NULL, NULL, "ALiBi"},
         {":softcap9", NULL, NULL, "softcap"},
         {":softcap0.01", "a softcap that is not from 1/64 to 512", NULL, "softcap"},
-        {":softcap9:alibi", two, "ALiBi", "ALiBi"},
+        {":softcap9:alibi", NULL, "ALiBi", "ALiBi"},
         {":dropout0.5", NULL, NULL, "dropout"},
         {":dropout0.5:alibi", NULL, "ALiBi", "ALiBi"},
         {":dropout0.5:det", NULL, NULL, "dropout"},
@@ -415,7 +428,7 @@ static void tiles_say_what_costs_more(void **state) {
         {":intervals_from:blockmask:thd", NULL, NULL, "an interval mask"},
         {":intervals_two:det", NULL, NULL, "an interval mask"},
         {":blockmask:dropout0.5", NULL, "a block mask", "a block mask"},
-        {":blockmask:softcap9", two, "a block mask", "a block mask"},
+        {":blockmask:softcap9", NULL, "a block mask", "a block mask"},
         {":bias_bhqk:intervals_two", NULL, "an interval mask", "an interval mask"},
         {":dropout0.99999999:map_mem_eff", "a dropout_p that is 1 in f32, by the map mem_eff", NULL, "dropout"},
         {":wl0:wr0", one_key, one_key, one_key},
@@ -432,6 +445,13 @@ static void tiles_say_what_costs_more(void **state) {
         {":st_dk681574400,64,2097152", NULL, NULL, NULL},
         {":st_dk681574400,64,2097152:dk_f32", "rows of dk beyond 32-bit offsets", wide, wide},
     };
+    static const struct {
+        const char *options, *exact;
+    } others[] = {{":bias_bhqk:softcap9", two}, /* gfx90a knows less */
+                  {":softcap9:alibi", two},
+                  {":blockmask:softcap9", two},
+                  {":bias_bhqk:grads_qkvb:dbias_f32:softcap9", two},
+                  {":bias_bhqk:grads_qkvb:dbias_f32:acc_b", "dBias of every pair that is added to what is there"}};
     stw_variant own = tile_called("gfx942", "gfx942_32x128_hd64"), four = tile_called("sm80", "sm80_128x128_hd64"),
                 split = tile_called("sm80", "sm80_64x128_hd64"), sm90 = tile_called("sm90", "sm90_128x128_hd64"),
                 exact = tile_called("gfx90a", "gfx90a_32x128_hd64"), f32 = tile_called("sm80", "sm80_16x32_hd128_f32");
@@ -439,11 +459,15 @@ static void tiles_say_what_costs_more(void **state) {
         char text[160];
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
         stw_attn_params p = params_of(text);
+        const char *less = NULL;
+        for (size_t n = 0; n < sizeof others / sizeof *others; ++n)
+            if (!strcmp(others[n].options, rows[i].options)) less = others[n].exact;
         const struct {
             const stw_variant *tile;
             const char *expected;
-        } of[] = {{&own, rows[i].own},     {&exact, rows[i].own}, {&four, rows[i].four},
-                  {&split, rows[i].split}, {&sm90, NULL},         {&f32, NULL}}; /* the last two have no others */
+        } of[] = {{&own, rows[i].own},   {&exact, less ? less : rows[i].own},
+                  {&four, rows[i].four}, {&split, rows[i].split},
+                  {&sm90, NULL},         {&f32, NULL}}; /* the last two have no others */
         for (size_t n = 0; n < sizeof of / sizeof *of; ++n) {
             const char *words = stw_attn_slower(STW_CALL_BWD, of[n].tile, &p);
             if (!words != !of[n].expected || (words && strcmp(words, of[n].expected)))
@@ -494,7 +518,8 @@ static void masks_are_found_before(void **state) {
             snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s300x270d64:%s", masks[m]);
             stw_attn_params p = params_of(text);
             stw_attn_steps_of(STW_CALL_BWD, &tile, &p, tiles[t].wave, &steps);
-            const int own = tiles[t].own && m < 4, ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0;
+            const int own = tiles[t].own && (m < 4 || !strcmp(tiles[t].arch, "gfx942")),
+                      ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0;
             const int apart = tile.head_dim <= 64 && m < 3; /* else one kernel does it all */
             const int exact = own && apart && !ordered && !strcmp(tile.loop->name, "cdna_exact");
             assert_int_equal(steps.count, 4 + exact);
@@ -503,7 +528,7 @@ static void masks_are_found_before(void **state) {
             assert_int_equal(strncmp(first, before, strlen(before)), 0);
             assert_string_equal(steps.step[1].entry, "stw_attn_hidden_blocks");
             const int alone = m < 3 && (own || !strcmp(tile.loop->name, "split_four"));
-            const char *mode = alone ? "_bf16_hidden" : own ? "_bf16_bias" : "_bf16_full";
+            const char *mode = alone ? "_bf16_hidden" : !own ? "_bf16_full" : m < 4 ? "_bf16_bias" : "_bf16_every";
             assert_non_null(strstr(steps.step[2].entry, mode));
             if (own) assert_int_equal(strstr(steps.step[2].entry, "_hidden_ordered") != NULL, apart && ordered);
             if (exact) assert_non_null(strstr(steps.step[3].entry, "_bf16_hidden_exact"));
@@ -1018,7 +1043,8 @@ static void few_work_tiles_of_amd_are_split(void **state) {
         {"gfx942_32x64_hd128", "bf16:b8h32k8s8192d128:causal_br", NULL, 304}, /* there are enough */
         {"gfx942_32x64_hd128", "bf16:b1h8s128d128", NULL, 304},               /* sums would cost more than steps */
         {"gfx942_32x64_hd128", "bf16:b1h1s2048d128:det", NULL, 304},          /* workspace above 4 times dQ */
-        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:alibi:softcap30", NULL, 304}, /* the shared loop */
+        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:alibi:softcap30", "postprocess_cdna_hd128_bf16", 304},
+        {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:alibi:softcap600", NULL, 304}, /* the shared loop */
         {"gfx90a_32x32_hd256", "f16:b1h8k1s4096d256", NULL, 104},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
