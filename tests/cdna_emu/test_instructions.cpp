@@ -206,7 +206,7 @@ static void swaps(CodeObject &code) {
 
 /* bf16 to nearest even; a NaN stays one. v_bitop3: its table has the bit of 4 a + 2 b + c. */
 static void conversions(CodeObject &code) {
-    std::vector<uint32_t> x = inputs(512), r(512);
+    std::vector<uint32_t> x = inputs(512), r(768);
     const uint32_t edges[] = {0x3f808000u, 0x3f818000u, 0x3f808001u, 0x7f7fffffu,
                               0x7f800001u, 0xffffffffu, 0x00008000u};
     std::copy(std::begin(edges), std::end(edges), x.begin());
@@ -219,6 +219,9 @@ static void conversions(CodeObject &code) {
     for (size_t t = 0; t < 256; ++t) {
         check(right(r[t] & 0xffffu, x[t]) && right(r[t] >> 16, x[256 + t]), "two numbers to bf16");
         const uint32_t a = x[t], b = x[256 + t], c = x[t ^ 1];
+        check(function_bits16((_Float16)function_float(a)) == function_bits16(function_half(r[512 + t])) &&
+                  function_bits16((_Float16)function_float(b)) == function_bits16(function_half(r[512 + t] >> 16)),
+              "two numbers to f16");
         check(r[256 + t] == ((a & ~b) | (b & c)), "v_bitop3");
     }
 }

@@ -187,6 +187,13 @@ static const Entry entries[] = {
          EACH_LANE r[l] = float_to_bf16(as_float(A[l])) | float_to_bf16(as_float(B[l])) << 16;
          result(w, in, r);
      }},
+    {"v_cvt_pk_f16_f32", /* gfx950 */
+     [](Wave &w, const Instruction &in) {
+         const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32);
+         alignas(64) u32 r[LANES];
+         EACH_LANE r[l] = float_to_half(as_float(A[l])) | float_to_half(as_float(B[l])) << 16;
+         result(w, in, r);
+     }},
     {"v_pack_b32_f16",
      [](Wave &w, const Instruction &in) {
          const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16);
