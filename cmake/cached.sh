@@ -74,7 +74,7 @@ flags() (
 
 variant E "$text" "$@" >/dev/null 2>&1 && [ -s "$text" ] && identity "$1" >"$text.key" 2>/dev/null || { compile "$@"; exit; }
 flags "$@" >>"$text.key"
-hash <"$text" >>"$text.key"
+tr -s '[:space:]' '\n' <"$text" | hash >>"$text.key" # how lines break decides nothing
 entry=$folder/$(hash <"$text.key").image
 
 if [ -f "$entry" ] && [ "$(hash <"$entry")" = "$(cat "$entry.sha256" 2>/dev/null)" ] &&

@@ -21,6 +21,8 @@
 #define LEAF_PARTS        1 /* work tiles may be parts, */
 #define LEAF_SHARED_PARTS 1 /* those of the shared loop, too */
 #define LEAF_FLUSHES      0 /* matrix products take subnormal numbers as they are */
+/* Negated statistics hold -LSE times this, as exponentials of base 2 take it. */
+#define LEAF_STATS_LOG2E(params) DEV_LOG2E
 /* `blocks` of its CTAs shall fit the registers of a multiprocessor. */
 #define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEV_KERNEL(threads)                DEV_KERNEL_BLOCKS(threads, 1)

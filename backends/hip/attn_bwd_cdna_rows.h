@@ -182,7 +182,7 @@ template <class C, bool ORDERED> DEV_FN void attn_cdna_preprocess(const stw_attn
         from_dout += 32 * 2 * (uint32_t)p.dout.seq;
         from_out += 32 * 2 * (uint32_t)p.out.seq;
     };
-    const float log2e = p.features & STW_FEAT_BIAS ? -1.0f : -DEV_LOG2E; /* attn_bwd_cdna_features.h: a bias */
+    const float log2e = -LEAF_STATS_LOG2E(p);
     if constexpr (!FLUSHES && !LIFTS)
         marks = attn_cdna_rows_multiply<C>(l, dout, out, lse, sums, cdna_buffer_of(stats, blocks * (C::STATS * 4)), low,
                                            used, cols, blocks, log2e);

@@ -176,9 +176,8 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
            rows * t->query + keys * t->key < most;
 }
 
-/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
- * and LSE as CDNA's own preprocess kernel writes it for them. They store dBias of every pair as elements of q's
- * type. */
+/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets.
+ * They store dBias of every pair as elements of q's type. */
 static const char *bias_refusal(const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
@@ -187,7 +186,7 @@ static const char *bias_refusal(const stw_attn_params *p) {
         if (p->accumulate & STW_OUT_DBIAS) return "dBias of every pair that is added to what is there";
         if (!is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
     }
-    return cdna_preprocess(p) ? NULL : "a bias where delta is given, written or less dLSE, or with dSink";
+    return NULL;
 }
 
 /* dK or dV of 16 bits: drained sums are f32. */

@@ -22,6 +22,8 @@
 #else
 #define LEAF_FLUSHES 0
 #endif
+/* Negated statistics hold -LSE times this, as exponentials of base 2 take it. A bias is added before the factor. */
+#define LEAF_STATS_LOG2E(params) ((params).features & STW_FEAT_BIAS ? 1.0f : DEV_LOG2E)
 #define DEV_UNROLL_FOR _Pragma("unroll") for
 #define DEV_ROLLED _Pragma("unroll 1")
 #define DEV_ROLLED_FOR _Pragma("unroll 1") for

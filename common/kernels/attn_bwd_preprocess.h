@@ -241,7 +241,9 @@ DEV_FN double attn_preprocess_row(const stw_attn_launch &l, attn_preprocess_tile
     if (!(p.features & STW_FEAT_GIVEN_DELTA)) delta = u.delta[r] - delta;
     if (l.vectors & STW_STATS_NEGATED) {
         bool sees = i >= u.seq.q_low && i < u.seq.q_end; /* other rows' values may be anything */
-        stats[r] = !sees || dev_is_infinite(lse) ? -dev_infinity() : lse != lse ? __builtin_nanf("") : lse * -DEV_LOG2E;
+        stats[r] = !sees || dev_is_infinite(lse) ? -dev_infinity()
+                   : lse != lse                  ? __builtin_nanf("")
+                                                 : lse * -LEAF_STATS_LOG2E(p);
         stats[l.bm + r] = sees && !dev_is_infinite(lse) ? -delta : 0.0f; /* P is 0 there, and 0 times D must be 0 */
     } else {
         stats[r] = lse;

@@ -161,6 +161,9 @@ def cache(options, folder):
     expect("another header", build("one", "-O3"), (0, "int x = 2;\n -O3, version 1\n", 1))
     (folder / "a.h").write_text("/* the same again */\n#define X 1\n")
     expect("the first text", build("one", "-O3"), (0, "int x = 1;\n -O3, version 1\n", 0))
+    source.write_text('#include "a.h"\nint\n    x = X;\n')
+    expect("the same words in other lines", build("one", "-O3"), (0, "int x = 1;\n -O3, version 1\n", 0))
+    source.write_text('#include "a.h"\nint x = X;\n')
     for path in store.glob("*.image"):
         path.write_text("damaged")
     expect("damaged images", build("one", "-O3"), (0, "int x = 1;\n -O3, version 1\n", 1))

@@ -42,17 +42,25 @@ DEV_FN uint32_t dev_thread() { return emu_self->number; }
 DEV_FN uint32_t dev_threads() { return emu_now.threads; }
 DEV_FN uint32_t dev_lane() { return emu_self->number % DEV_WAVE; }
 DEV_FN int64_t dev_cta() { return (int64_t)emu_now.block_y * emu_now.x + emu_now.block_x; }
-DEV_FN uint32_t dev_wave() { return emu_self->number / DEV_WAVE; }
-DEV_FN int dev_uniform(int x) { return x; }
-DEV_FN int64_t dev_uniform(int64_t x) { return x; }
+/* On the GPU these ask all lanes of the warp. */
+template <class X> DEV_FN X emu_uniform(X x, emu_place at) {
+    emu_meet(&x, at, [](void *const *lanes) {
+        for (int i = 1; i < EMU_LANES; ++i)
+            if (*(X *)lanes[i] != *(X *)lanes[0]) emu_fail("lanes of a warp differ in what they should share");
+    });
+    return x;
+}
+DEV_FN uint32_t dev_wave(emu_place at = emu_place::here()) { return emu_uniform(emu_self->number / DEV_WAVE, at); }
+DEV_FN int dev_uniform(int x, emu_place at = emu_place::here()) { return emu_uniform(x, at); }
+DEV_FN int64_t dev_uniform(int64_t x, emu_place at = emu_place::here()) { return emu_uniform(x, at); }
 DEV_FN int dev_keep(int x) { return x; }
 DEV_FN void dev_part(bool) {}
 
 DEV_FN void dev_barrier() { emu_barrier(); }
 DEV_FN void dev_let_next_begin() {}
 DEV_FN void dev_await_previous() {}
-DEV_FN void dev_wave_sync() {
-    emu_meet(nullptr, [](void *const *) {});
+DEV_FN void dev_wave_sync(emu_place at = emu_place::here()) {
+    emu_meet(nullptr, at, [](void *const *) {});
 }
 struct dev_two_halves {
     uint16_t waves, arrived;
@@ -71,9 +79,9 @@ DEV_FN void dev_halves_wait(dev_two_halves *b, int phase) {
 template <class X> struct emu_shuffle {
     X mine, got;
     int from;
-    static X run(X x, int from) {
+    static X run(X x, int from, emu_place at) {
         emu_shuffle s = {x, x, from & 31};
-        emu_meet(&s, [](void *const *lanes) {
+        emu_meet(&s, at, [](void *const *lanes) {
             for (int i = 0; i < EMU_LANES; ++i) {
                 emu_shuffle &to = *(emu_shuffle *)lanes[i];
                 to.got = ((emu_shuffle *)lanes[to.from])->mine;
@@ -82,10 +90,18 @@ template <class X> struct emu_shuffle {
         return s.got;
     }
 };
-DEV_FN float dev_shuffle_xor(float x, int mask) { return emu_shuffle<float>::run(x, (int)dev_lane() ^ mask); }
-DEV_FN double dev_shuffle_xor(double x, int mask) { return emu_shuffle<double>::run(x, (int)dev_lane() ^ mask); }
-DEV_FN uint32_t dev_shuffle_xor(uint32_t x, int mask) { return emu_shuffle<uint32_t>::run(x, (int)dev_lane() ^ mask); }
-DEV_FN uint32_t dev_shuffle(uint32_t x, int lane) { return emu_shuffle<uint32_t>::run(x, lane); }
+DEV_FN float dev_shuffle_xor(float x, int mask, emu_place at = emu_place::here()) {
+    return emu_shuffle<float>::run(x, (int)dev_lane() ^ mask, at);
+}
+DEV_FN double dev_shuffle_xor(double x, int mask, emu_place at = emu_place::here()) {
+    return emu_shuffle<double>::run(x, (int)dev_lane() ^ mask, at);
+}
+DEV_FN uint32_t dev_shuffle_xor(uint32_t x, int mask, emu_place at = emu_place::here()) {
+    return emu_shuffle<uint32_t>::run(x, (int)dev_lane() ^ mask, at);
+}
+DEV_FN uint32_t dev_shuffle(uint32_t x, int lane, emu_place at = emu_place::here()) {
+    return emu_shuffle<uint32_t>::run(x, lane, at);
+}
 
 /* Global additions take subnormal numbers, and make them, zero. */
 DEV_FN float emu_flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
@@ -185,7 +201,7 @@ template <int COUNT, bool TURNED> struct emu_ldmatrix {
     uint32_t *to, at;
     static void run(uint32_t *to, uint32_t at) {
         emu_ldmatrix mine = {to, at};
-        emu_meet(&mine, [](void *const *lanes) {
+        emu_meet(&mine, emu_place::here(), [](void *const *lanes) {
             uint16_t matrix[COUNT][8][8];
             for (int i = 0; i < COUNT * 8; ++i)
                 memcpy(matrix[i / 8][i % 8], emu_aligned(dev_shared + ((emu_ldmatrix *)lanes[i])->at, 16), 16);
@@ -209,7 +225,7 @@ template <emu_format FORMAT> struct emu_mma {
     const uint32_t *a, *b;
     static void run(float *c, const uint32_t *a, const uint32_t *b) {
         emu_mma mine = {c, a, b};
-        emu_meet(&mine, [](void *const *lanes) {
+        emu_meet(&mine, emu_place::here(), [](void *const *lanes) {
             float *sums[EMU_LANES];
             const uint32_t *left[EMU_LANES], *right[EMU_LANES];
             for (int i = 0; i < EMU_LANES; ++i) {

@@ -33,6 +33,12 @@ void emu_fail(const char *why) {
     abort();
 }
 
+void emu_fail_apart(emu_place first, emu_place other) {
+    fprintf(stderr, "sm80_emu: lanes of a warp meet apart, at %s:%d and %s:%d\n", first.file, first.line, other.file,
+            other.line);
+    abort();
+}
+
 /* Saves what a call must preserve, changes stacks, takes up what was saved there. */
 extern "C" void emu_switch(void **from, void *to);
 asm(".globl emu_switch\nemu_switch:\n"
@@ -125,7 +131,7 @@ extern "C" int fake_launch(const char *name, unsigned grid_x, unsigned grid_y, u
             emu_sm90_begin();
             at_barrier = 0;
             alive = (int)block;
-            for (uint32_t w = 0; w < block / EMU_LANES; ++w) emu_warps[w] = {{}, 0, EMU_LANES};
+            for (uint32_t w = 0; w < block / EMU_LANES; ++w) emu_warps[w] = {{}, {}, 0, EMU_LANES};
             for (uint32_t i = 0; i < block; ++i) prepare(&threads[i], i);
             run_block();
             if (emu_copies_under_way()) emu_fail("a CTA ends before its copies have arrived");

@@ -32,8 +32,17 @@ struct emu_thread {
     emu_copy *copy;
 };
 
+struct emu_place { /* of a call in the kernels' source */
+    const char *file;
+    int line;
+    static constexpr emu_place here(const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
+        return {file, line};
+    }
+};
+
 struct emu_warp {
     const void *given[EMU_LANES]; /* what each lane brings to a meeting */
+    emu_place place;              /* of the first lane to come          */
     int here, alive;
 };
 
@@ -51,12 +60,16 @@ void emu_yield();
 void emu_release_warp(int warp);
 void emu_barrier();
 [[noreturn]] void emu_fail(const char *why);
+[[noreturn]] void emu_fail_apart(emu_place first, emu_place other);
 
-/* All lanes of a warp meet; the last one to come does what `all` says with what they brought. */
-template <class All> static inline void emu_meet(const void *mine, All all) {
+/* All lanes of a warp meet, in one place of the source: a GPU waits forever for lanes that are elsewhere. The last one
+ * to come does what `all` says with what they brought. */
+template <class All> static inline void emu_meet(const void *mine, emu_place place, All all) {
     int warp = (int)emu_self->number / EMU_LANES;
     emu_warp &w = emu_warps[warp];
     w.given[emu_self->number % EMU_LANES] = mine;
+    if (!w.here) w.place = place;
+    else if (place.file != w.place.file || place.line != w.place.line) emu_fail_apart(w.place, place);
     if (++w.here < w.alive) return emu_wait(EMU_AT_WARP);
     w.here = 0;
     all((void *const *)w.given);

@@ -30,18 +30,20 @@ DEV_FN uint32_t max(uint32_t x, uint32_t y) { return x > y ? x : y; }
 DEV_FN uint32_t min(uint32_t x, uint32_t y) { return x < y ? x : y; }
 template <class X> DEV_FN X __ldg(const X *from) { return *from; }
 DEV_FN uint32_t __cvta_generic_to_shared(const void *p) { return leaf_shared_address(p); }
-DEV_FN void __syncwarp() { dev_wave_sync(); }
+DEV_FN void __syncwarp(emu_place at = emu_place::here()) { dev_wave_sync(at); }
 DEV_FN void __syncthreads() { dev_barrier(); }
 DEV_FN int __syncthreads_or(int x) { return emu_barrier_or(x); }
-DEV_FN uint32_t __ballot_sync(uint32_t, bool x) {
+DEV_FN uint32_t __ballot_sync(uint32_t, bool x, emu_place at = emu_place::here()) {
     uint32_t bits = (uint32_t)x << dev_lane();
-    for (int mask = 1; mask < DEV_WAVE; mask *= 2) bits |= dev_shuffle_xor(bits, mask);
+    for (int mask = 1; mask < DEV_WAVE; mask *= 2) bits |= dev_shuffle_xor(bits, mask, at);
     return bits;
 }
 DEV_FN int __clz(int x) { return x ? __builtin_clz((uint32_t)x) : 32; }
 DEV_FN int __popc(uint32_t x) { return __builtin_popcount(x); }
 DEV_FN int __ffs(int x) { return __builtin_ffs(x); }
-DEV_FN bool __any_sync(uint32_t lanes, bool x) { return __ballot_sync(lanes, x) != 0; }
+DEV_FN bool __any_sync(uint32_t lanes, bool x, emu_place at = emu_place::here()) {
+    return __ballot_sync(lanes, x, at) != 0;
+}
 
 DEV_FN uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t which) {
     const uint64_t all = (uint64_t)y << 32 | x;
@@ -57,8 +59,8 @@ DEV_FN uint32_t sm90_signs(uint32_t x, uint32_t which) {
     for (int i = 0; i < 4; ++i) to |= (x >> (which >> 4 * i & 3) * 8 & 0x80 ? 0xFFu : 0u) << 8 * i;
     return to;
 }
-DEV_FN bool sm90_elect() {
-    dev_wave_sync();
+DEV_FN bool sm90_elect(emu_place at = emu_place::here()) {
+    dev_wave_sync(at);
     return dev_lane() == 0;
 }
 
@@ -96,7 +98,7 @@ template <bool TURNED, int MATRICES = 4> struct emu_stmatrix {
     const uint32_t *w;
     static void run(uint32_t at, const uint32_t *w) {
         emu_stmatrix mine = {at, w};
-        emu_meet(&mine, [](void *const *lanes) {
+        emu_meet(&mine, emu_place::here(), [](void *const *lanes) {
             for (int m = 0; m < MATRICES; ++m)
                 for (int r = 0; r < 8; ++r) {
                     uint16_t row[8];
@@ -116,7 +118,7 @@ DEV_FN void sm90_ldmatrix_trans(uint32_t w[4], uint32_t from) {
     struct place {
         uint32_t from, *w;
     } mine = {from, w};
-    emu_meet(&mine, [](void *const *lanes) {
+    emu_meet(&mine, emu_place::here(), [](void *const *lanes) {
         for (int m = 0; m < 4; ++m)
             for (int r = 0; r < 8; ++r) {
                 uint16_t row[8];
@@ -174,16 +176,29 @@ DEV_FN void sm90_zero_vector_if(bool live, uint32_t to) {
     if (live) memset(emu_aligned(dev_shared + to, 16), 0, 16);
 }
 
-template <int THREADS = 256> DEV_FN void sm90_cta_sync() { emu_named_barrier(1, THREADS); }
-DEV_FN void sm90_warpgroup_sync(int group) { emu_named_barrier(2 + group, 128); }
+/* bar.sync and products take all lanes of a warp together. */
+template <int THREADS = 256> DEV_FN void sm90_cta_sync(emu_place at = emu_place::here()) {
+    dev_wave_sync(at);
+    emu_named_barrier(1, THREADS);
+}
+DEV_FN void sm90_warpgroup_sync(int group, emu_place at = emu_place::here()) {
+    dev_wave_sync(at);
+    emu_named_barrier(2 + group, 128);
+}
 template <int COUNT> DEV_FN void sm90_give_registers() {}
 template <int COUNT> DEV_FN void sm90_take_registers() {}
 
 DEV_FN float sm90_reciprocal(float x) { return emu_flushed(1.0f / emu_flushed(x)); }
 
 DEV_FN void sm90_mma_fence() {}
-DEV_FN void sm90_mma_commit() { emu_wgmma_commit(); }
-template <int LEFT> DEV_FN void sm90_mma_wait() { emu_wgmma_wait(LEFT); }
+DEV_FN void sm90_mma_commit(emu_place at = emu_place::here()) {
+    dev_wave_sync(at);
+    emu_wgmma_commit();
+}
+template <int LEFT> DEV_FN void sm90_mma_wait(emu_place at = emu_place::here()) {
+    dev_wave_sync(at);
+    emu_wgmma_wait(LEFT);
+}
 template <int N> DEV_FN void sm90_pin(float (&x)[N]) {}
 DEV_FN void sm90_hold(const void *) {}
 
@@ -196,7 +211,7 @@ template <class T> struct sm90_mma {
     template <int COUNT> DEV_FN void rs(float (&x)[COUNT], const uint32_t *w, uint64_t b) {
         emu_wgmma p = {x, 0, b, {}, COUNT, 0, dev_is_f16<T>::yes, true, false, true, true};
         memcpy(p.w[dev_lane() % 4], w, 16);
-        emu_meet(&p, [](void *const *lanes) {
+        emu_meet(&p, emu_place::here(), [](void *const *lanes) {
             for (int lane = 0; lane < EMU_LANES; ++lane)
                 for (int i = 0; i < 4; ++i)
                     memcpy(((emu_wgmma *)lanes[lane])->w[i], ((emu_wgmma *)lanes[lane / 4 * 4 + i])->w[i], 16);
