@@ -216,6 +216,9 @@ DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool s
         if constexpr (LIFTED)
             DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
         if (EXACT) cdna_settle();
+#if LEAF_K32
+        if (ANY) cdna_settle_sums();
+#endif
         if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
         else w.dq.add(dq[half], part + half, false);
     };

@@ -49,6 +49,11 @@ template <bool ACC> DEV_FN void cdna_keep(leaf_f4 &x) {
 DEV_FN void cdna_settle() {
     if (LEAF_FLUSHES) asm volatile("s_nop 7\n\ts_nop 2");
 }
+#if LEAF_K32
+/* 8 wait states, which gfx950 needs between products and a reader of their sums: clang 22 counts 7 where branches meet
+ * between them. */
+DEV_FN void cdna_settle_sums() { asm volatile("s_nop 7"); }
+#endif
 /* What the first reader of scores lacks of the wait states behind a product (leaf_mma_16_here). */
 template <bool HERE> DEV_FN void cdna_settle_scores() {
     if constexpr (HERE) asm volatile("s_nop %0" ::"n"(LEAF_FLUSHES ? 5 : 1));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * AMD's leaf of the device vocabulary, for gfx90a, gfx942 and gfx950: threads, waves of 64, barriers, shuffles, atomics,
- * ordering and number formats, from the compiler's builtins alone: no ROCm header, no device library. Included
+ * AMD's leaf of the device vocabulary, for gfx90a, gfx942 and gfx950: threads, waves of 64, barriers, shuffles,
+ * atomics, ordering and number formats, from the compiler's builtins alone: no ROCm header, no device library. Included
  * first by each image; mathematics, copies and matrix products are in math_gfx9.h, copy_gfx9.h and
  * mma_gfx9.h. */
 #ifndef STW_HIP_LEAF_H

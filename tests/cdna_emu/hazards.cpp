@@ -384,12 +384,27 @@ std::shared_ptr<const Hazards> hazards_of(const Program &program, Arch arch) {
 
 /* ---- the watch ---- */
 
-static bool meets(const Rule &rule, const Facts &first, const Facts &second) {
+/* Whether a product among the last `back` - 1 instructions that were kept has written all of these registers again: what
+ * is read then is its result, for which it has waited itself. */
+static bool written_again(const Issued &issued, u32 back, Registers both) {
+    for (u32 n = 1; n < back; ++n)
+        for (const Touched &a : issued.last[(issued.count - n) % KEPT].facts->touched)
+            if ((a.set == XDL_RESULT || a.set == SGEMM_RESULT) && a.registers.first <= both.first &&
+                both.last <= a.registers.last)
+                return true;
+    return false;
+}
+
+static bool meets(const Rule &rule, const Issued &issued, u32 back, const Facts &second) {
+    const Facts &first = *issued.last[(issued.count - back) % KEPT].facts;
     for (const Touched &a : first.touched) {
         if (a.set != rule.first) continue;
         for (const Touched &b : second.touched) {
             const Registers x = a.registers, y = b.registers;
             if (b.set != rule.second || x.last < y.first || y.last < x.first) continue;
+            if ((a.set == XDL_RESULT || a.set == SGEMM_RESULT) &&
+                written_again(issued, back, {std::max(x.first, y.first), std::min(x.last, y.last)}))
+                continue;
             bool same = x.first == y.first && x.last == y.last && first.passes == second.passes;
             if (rule.match == Match::overlap || same == (rule.match == Match::same)) return true;
         }
@@ -398,10 +413,11 @@ static bool meets(const Rule &rule, const Facts &first, const Facts &second) {
 }
 
 /* Says nothing where the rules are kept. `sets`: those of `second` that count. */
-static std::string broken_rule(const Issue &issue, const Facts &second, u32 sets, u32 there, Arch arch) {
+static std::string broken_rule(const Issued &issued, u32 back, const Facts &second, u32 sets, u32 there, Arch arch) {
+    const Issue &issue = issued.last[(issued.count - back) % KEPT];
     for (const Rule &rule : rules) {
         const u32 needed = states_of(rule, *issue.facts, arch);
-        if (there < needed && sets >> rule.second & 1 && meets(rule, *issue.facts, second))
+        if (there < needed && sets >> rule.second & 1 && meets(rule, issued, back, second))
             return "it comes too soon behind \"" + issue.by->text() + "\": " + rule.words + ", " +
                    std::to_string(needed) + " wait states are needed, " + std::to_string(there) + " are there (" +
                    rule.source + ")";
@@ -430,7 +446,7 @@ static std::string issue_next(const Hazards &hazards, Issued &issued, const Inst
         if (there >= MOST_STATES) break;
         if (issue.facts->sets >> WIDE_STORE & 1 && issue.until <= issued.emptied) continue;
         if (there < issue.facts->longest && issue.facts->partners & sets)
-            wrong = broken_rule(issue, facts, sets, (u32)there, hazards.arch);
+            wrong = broken_rule(issued, back, facts, sets, (u32)there, hazards.arch);
         if (!wrong.empty() && issue.until <= issued.jumped) wrong += behind_branch;
     }
     issued.now += facts.states;

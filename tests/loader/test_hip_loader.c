@@ -270,8 +270,9 @@ static void visible_devices(void **state) {
 static void forced_arch(void **state) {
     (void)state;
     tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0 sm80", "open hip 0 gfx1100"));
-    assert_string_equal(run.out, "STW_E_INVALID hip: arch \"sm80\" is no HIP arch; accepted: gfx90a, gfx942, gfx950\n"
-                                 "STW_E_INVALID hip: arch \"gfx1100\" is no HIP arch; accepted: gfx90a, gfx942, gfx950\n");
+    assert_string_equal(run.out,
+                        "STW_E_INVALID hip: arch \"sm80\" is no HIP arch; accepted: gfx90a, gfx942, gfx950\n"
+                        "STW_E_INVALID hip: arch \"gfx1100\" is no HIP arch; accepted: gfx90a, gfx942, gfx950\n");
     assert_string_equal(run.log, "");
     tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0 gfx942", "open hip 0 gfx90a"));
     assert_string_equal(spawn_line(run.out, 0), "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a, which "
