@@ -17,6 +17,7 @@ jobs=$(nproc)
 # Packages that nothing works without, and those whose absence only narrows the build.
 required=(cmake ninja-build gcc g++ libc6-dev pkg-config python3 binutils libcmocka-dev libcjson-dev)
 preferred=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
+newer=(clang-22 lld-22 llvm-22)        # gfx950, which clang 19 does not know: its image and its tests
 caching=(ccache)                       # objects and device images of earlier builds
 packaging=(help2man dpkg-dev file rpm) # manual pages, .deb and .rpm packages
 documenting=(doxygen)                  # the API reference, its manual pages and its tests
@@ -45,6 +46,7 @@ install_required() {
 install_packages() {
     install_required
     install_if_possible "gcc builds everything, the CPU tiles run slower, and AMD images, their emulator and fuzz targets are left out" "${preferred[@]}"
+    install_if_possible "no gfx950 image, nor its tests" "${newer[@]}"
     install_if_possible "nothing is kept for the next build" "${caching[@]}"
     install_if_possible "no manual pages, no .deb and .rpm packages" "${packaging[@]}"
     install_if_possible "no API reference and none of its manual pages, and its tests are skipped" "${documenting[@]}"
@@ -195,10 +197,12 @@ demo() {
     say "device images for this machine: $images"
     install_required
     install_if_possible "gcc builds everything, the CPU tiles run slower" clang-19
-    case $images in *gfx*) install_if_possible "no image for this AMD GPU" lld-19 ;; esac
+    case $images in *gfx9[04]*) install_if_possible "no image for this AMD GPU" lld-19 ;; esac
+    case $images in *gfx950*) install_if_possible "no image for this AMD GPU" clang-22 lld-22 ;; esac
     case $images in *sm*) install_nvcc ;; esac
     if [[ "$images" == *sm* ]] && ! find_nvcc >/dev/null; then images=$(tr ',' '\n' <<<"$images" | sed /^sm/d | paste -sd, -); fi
-    if [[ "$images" == *gfx* ]] && ! command -v clang-19 >/dev/null; then images=$(tr ',' '\n' <<<"$images" | sed /^gfx/d | paste -sd, -); fi
+    if [[ "$images" == *gfx9[04]* ]] && ! command -v clang-19 >/dev/null; then images=$(tr ',' '\n' <<<"$images" | sed '/^gfx9[04]/d' | paste -sd, -); fi
+    if [[ "$images" == *gfx950* ]] && ! command -v clang-22 >/dev/null; then images=$(tr ',' '\n' <<<"$images" | sed /^gfx950/d | paste -sd, -); fi
     local begin=$SECONDS
     build demo -DSTERNWAY_IMAGES="${images:-none}" -- sternway_tool
     say "built in $((SECONDS - begin)) s; this machine"

@@ -29,7 +29,7 @@ if [ -e "$root/dev/kfd" ]; then
         [ "${version:-0}" -gt 0 ] 2>/dev/null || continue
         arch=gfx$((version / 10000))$(printf '%x%x' $((version / 100 % 100)) $((version % 100)))
         case $arch in
-        gfx90a | gfx942) add "$arch" ;;
+        gfx90a | gfx942 | gfx950) add "$arch" ;;
         *) echo "an AMD GPU $arch: no kernels for it" >&2 ;;
         esac
     done

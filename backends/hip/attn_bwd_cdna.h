@@ -81,8 +81,12 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         SKIPS = MODE == CDNA_PLAIN && !attn_lifts<T_>::yes, /* products of a wave that sees no pair */
         IN_AGPRS = WIDTH >= 128 || MORE,                    /* one wave a SIMD                          */
         TURNS = cdna_turns(MODE, IN_AGPRS),                 /* of deterministic mode                    */
-        /* S and dP in ordinary registers; their start must come from LDS alone */
+    /* S and dP in ordinary registers; their start must come from LDS alone */
+#if LEAF_K32
+        SCORES_HERE = 0,
+#else
         SCORES_HERE = ((HD == 128 && MODE == CDNA_PLAIN) || (HD <= 64 && MODE == CDNA_DROPOUT)) && !attn_lifts<T_>::yes,
+#endif
         P_SCALED = MODE == CDNA_DROPOUT && !dev_is_f16<T_>::yes, /* P has the factor of dropout */
         /* other maps have steps of their own, AHEAD with calls beside products; else three kinds of steps spill */
         OTHERS = MODE == CDNA_DROPOUT && (WIDTH < 128 || HD == 128) && !attn_lifts<T_>::yes,
@@ -226,6 +230,9 @@ DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool s
         if constexpr (LIFTED)
             DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.to_sums();
         if (EXACT) cdna_settle();
+#if LEAF_K32
+        if (ANY) cdna_settle_sums();
+#endif
         if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
         else w.dq.add(dq[half], part + half, false);
     };

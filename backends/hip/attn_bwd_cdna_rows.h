@@ -98,8 +98,12 @@ DEV_FN uint32_t attn_cdna_rows_multiply(const stw_attn_launch &l, cdna_buffer do
                 if (32 * j + 8 * g >= cols || first + 16 * c + n < low) a[j] = b[j] = leaf_u4{0, 0, 0, 0};
         leaf_f4 products = {0, 0, 0, 0};
         DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j) {
+#if LEAF_K32
+            products = leaf_mma_32(T(), a[j], b[j], products);
+#else
             products = leaf_mma_16(T(), a[j].xy, b[j].xy, products);
             products = leaf_mma_16(T(), a[j].zw, b[j].zw, products);
+#endif
         }
         if (!dev_is_f16<T>::yes) marks |= attn_cdna_rows_look(a, 0x2b800000u /* ATTN_SUBNORMAL_ROWS */) << (c / 2);
         const float of_low = odd ? products.y : products.x, of_high = odd ? products.w : products.z;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The host side of CDNA's own main loop: which problems it takes and what it decides about them. Loops "cdna",
- * "cdna_tall" of head dim 192; where the matrix unit takes subnormal operands for zero "cdna_exact", "cdna_bf16" and
- * "cdna_bf16_tall"; of f32 "cdna_f32". Kernels: attn_bwd_cdna.h. Where it does not take a problem, the shared kernels
- * of the same tile run. Pure functions. */
+ * "cdna_tall" of head dim 192, "cdna_few" of gfx950; where the matrix unit takes subnormal operands for zero
+ * "cdna_exact", "cdna_bf16" and "cdna_bf16_tall"; of f32 "cdna_f32". Kernels: attn_bwd_cdna.h. Where it does not take a
+ * problem, the shared kernels of the same tile run. Pure functions. */
 #include "attn_cdna_modes.h"
 
 #include "backends/gpu/attn_tiled.h"
@@ -127,6 +127,10 @@ static int has_long_sums(const stw_attn_params *p) {
            class_of_rows(p) > CDNA_SUM_ROWS / stw_larger(p->group, 1);
 }
 
+/* gfx950's loop, which has the kernels plain, ordered and bias alone. */
+extern const stw_attn_loop stw_attn_loop_cdna_few;
+static int is_few(const stw_variant *tile) { return tile->loop == &stw_attn_loop_cdna_few; }
+
 static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *p) {
     enum { ALIBI = STW_FEAT_ALIBI, CAP = STW_FEAT_SOFTCAP, DROPS = STW_FEAT_DROPOUT, BIAS = STW_FEAT_BIAS };
     static const cdna_mode modes[] = {{0, 0, 0, MODE_plain},
@@ -152,6 +156,7 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
         const uint32_t has = waves_of(&modes[i], tile->head_dim);
         if (by_key && modes[i].number != MODE_bias && modes[i].number != MODE_every) continue;
         if (adds && modes[i].number != MODE_every) continue;
+        if (is_few(tile) && modes[i].number < MODE_plain && modes[i].number != MODE_bias) continue;
         if (drains && modes[i].number == MODE_hidden && has == WAVES_two) continue;
         const uint32_t maybe = modes[i].maybe & (has == WAVES_two ? ~DETERMINISTIC : ~0u);
         if (has != WAVES_none && (features & ~maybe) == modes[i].always && modes[i].bytes <= bytes) return &modes[i];
@@ -175,10 +180,10 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
            rows * t->query + keys * t->key < most;
 }
 
-/* The matrix unit takes subnormal operands for zero (gfx90a): there are no kernels `every`. */
+/* gfx942 has kernels `every`; with the exact steps of gfx90a they would spill. */
 extern const stw_attn_loop stw_attn_loop_cdna, stw_attn_loop_cdna_tall;
-static int is_flushing(const stw_variant *tile) {
-    return tile->loop != &stw_attn_loop_cdna && tile->loop != &stw_attn_loop_cdna_tall;
+static int has_every(const stw_variant *tile) {
+    return tile->loop == &stw_attn_loop_cdna || tile->loop == &stw_attn_loop_cdna_tall;
 }
 
 /* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
@@ -188,7 +193,7 @@ static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *
         return "a bias of neither q's type nor f32 nor bytes";
     if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
     const int direct = (p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p);
-    if (direct && (p->accumulate & STW_OUT_DBIAS) && is_flushing(tile))
+    if (direct && (p->accumulate & STW_OUT_DBIAS) && !has_every(tile))
         return "dBias of every pair that is added to what is there";
     if (direct && (p->features & STW_FEAT_SOFTCAP) && p->dbias_dtype == STW_F32)
         return "f32 dBias of every pair under a softcap";
@@ -216,8 +221,9 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
     const uint32_t others = STW_FEAT_BIAS | STW_FEAT_ALIBI | MASKS;
-    if ((p->features & STW_FEAT_SOFTCAP) && (p->features & others) && is_flushing(tile))
+    if ((p->features & STW_FEAT_SOFTCAP) && (p->features & others) && !has_every(tile))
         return "a softcap with ALiBi, a bias or a mask in memory";
+    if (is_few(tile) && (p->features & STW_FEAT_SOFTCAP)) return "a softcap";
     return p->features & STW_FEAT_BIAS ? bias_refusal(tile, p) : NULL;
 }
 
@@ -246,10 +252,11 @@ static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p
     return stw_attn_split_of(tile, bn, p, one ? 1 : 2, rows_most, p->dtype == STW_F32 ? &f32 : &bits_16);
 }
 
-/* XCDs of a gfx942 by its compute units: 38 each of MI300X, MI325X, MI300A and their partitions. Workgroups of
- * deterministic mode take work tiles in the order of the turns. */
-static uint32_t xcds_of(const stw_attn_params *p) {
-    return p->features & STW_FEAT_DETERMINISTIC || p->units % 38 ? 0 : p->units / 38;
+/* XCDs by their compute units: 38 each of MI300X, MI325X, MI300A and their partitions, 32 of MI350X and MI355X.
+ * Workgroups of deterministic mode take work tiles in the order of the turns. */
+static uint32_t xcds_of(const stw_variant *tile, const stw_attn_params *p) {
+    const uint32_t units = is_few(tile) ? 32 : 38;
+    return p->features & STW_FEAT_DETERMINISTIC || p->units % units ? 0 : p->units / units;
 }
 
 /* The stride of a single row may be anything, and rows past the last must not lie in it. */
@@ -270,7 +277,7 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->small_rows = STW_CDNA_ROWS;
     out->split = split_of(tile, p, out->bn);
     out->apart = (uint32_t)is_apart(p);
-    out->xcds = xcds_of(p);
+    out->xcds = xcds_of(tile, p);
     if (cdna_preprocess(p)) out->preprocess = p->features & STW_FEAT_DETERMINISTIC ? "cdna_ordered" : "cdna";
     out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
 }
@@ -309,7 +316,7 @@ static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t
     out->smem = STW_CDNA_F32_SMEM(tile->head_dim);
     out->split = split_of(tile, p, out->bn);
     out->apart = (uint32_t)is_apart(p);
-    out->xcds = xcds_of(p);
+    out->xcds = xcds_of(tile, p);
     out->vectors = STW_STATS_NEGATED | (ordered ? STW_KEYS_DESCEND : 0);
 }
 
@@ -332,6 +339,7 @@ static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p
 
 #define CDNA .call = STW_CALL_BWD
 STW_ATTN_LOOP(cdna, CDNA, .slower = cdna_refusal, .plan = plan);
+STW_ATTN_LOOP(cdna_few, CDNA, .slower = cdna_refusal, .plan = plan);
 STW_ATTN_LOOP(cdna_tall, CDNA, .slower = cdna_refusal, .plan = plan_tall);
 STW_ATTN_LOOP(cdna_exact, CDNA, .slower = cdna_refusal, .plan = plan_exact);
 STW_ATTN_LOOP(cdna_f32, CDNA, .f32 = 1, .slower = cdna_refusal, .plan = plan_f32);

@@ -49,6 +49,11 @@ template <bool ACC> DEV_FN void cdna_keep(leaf_f4 &x) {
 DEV_FN void cdna_settle() {
     if (LEAF_FLUSHES) asm volatile("s_nop 7\n\ts_nop 2");
 }
+#if LEAF_K32
+/* 8 wait states, which gfx950 needs between products and a reader of their sums: clang 22 counts 7 where branches meet
+ * between them. */
+DEV_FN void cdna_settle_sums() { asm volatile("s_nop 7"); }
+#endif
 /* What the first reader of scores lacks of the wait states behind a product (leaf_mma_16_here). */
 template <bool HERE> DEV_FN void cdna_settle_scores() {
     if constexpr (HERE) asm volatile("s_nop %0" ::"n"(LEAF_FLUSHES ? 5 : 1));
@@ -168,7 +173,9 @@ DEV_FN leaf_u2 cdna_lift(leaf_u2 x) {
 /* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one
  * instruction (the largest NaN would overflow: none is made, see attn_preprocess_row). */
 #define CDNA_HALVES UINT64_C(0x0000800000008000)
-#if defined(__gfx90a__)
+#if LEAF_K32 /* gfx950: to nearest even, where two numbers are joined */
+DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x, uint64_t = 0) { return x; }
+#elif defined(__gfx90a__)
 DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x, uint64_t = CDNA_HALVES) {
     return __builtin_bit_cast(leaf_f2, __builtin_bit_cast(leaf_u2, x) + 0x8000u);
 }
@@ -180,7 +187,11 @@ DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x, uint64_t halves = CDNA_HALVES) 
 DEV_FN leaf_f2 cdna_rounded(dev_f16, leaf_f2 x, uint64_t = 0) { return x; }
 /* Two numbers, each from a pair that is rounded. */
 DEV_FN uint32_t cdna_joined(dev_bf16, float x, float y) {
+#if LEAF_K32
+    return dev_pack_bf16(x, y);
+#else
     return cdna_highs(__builtin_bit_cast(uint32_t, x), __builtin_bit_cast(uint32_t, y));
+#endif
 }
 DEV_FN uint32_t cdna_joined(dev_f16, float x, float y) { return dev_pack_f16(x, y); }
 template <class T> DEV_FN uint32_t cdna_operand(T, leaf_f2 x, uint64_t halves = CDNA_HALVES) {
@@ -209,6 +220,10 @@ template <bool EXACT, class T> DEV_FN leaf_f4 cdna_mma(T, leaf_u2 a, leaf_u2 b, 
         return c;
     } else return leaf_mma_16(T(), a, b, c);
 }
+
+#if LEAF_K32
+DEV_FN leaf_u4 cdna_whole(leaf_u2 low, leaf_u2 high) { return leaf_u4{low.x, low.y, high.x, high.y}; }
+#endif
 
 /* What runs beside products: nothing; a piece of work behind each of them, in this order and no other; a piece behind
  * those of each fragment, among which the compiler may mix it. LATE: work behind the first product of a row of them
@@ -252,14 +267,20 @@ template <class Source> struct cdna_stream {
     }
 };
 
-/* 16 bytes a lane, which feed two products. */
+/* 16 bytes a lane, which feed two products; of gfx950 also one. */
 struct cdna_fragment {
     leaf_u2 high, low;
     DEV_METHOD leaf_u2 half(int h) const { return h ? high : low; }
+#if LEAF_K32
+    DEV_METHOD leaf_u4 whole() const { return cdna_whole(low, high); }
+#endif
 };
 struct cdna_arrived_fragment {
     const leaf_u4 &x;
     DEV_METHOD leaf_u2 half(int h) const { return h ? x.zw : x.xy; }
+#if LEAF_K32
+    DEV_METHOD leaf_u4 whole() const { return x; }
+#endif
 };
 
 /* An operand: fragments `first` and following of a stream, or registers that have arrived. */
@@ -295,6 +316,28 @@ template <bool EXACT, class C, bool HERE = !EXACT && C::SCORES_HERE, int PIECES,
           class... Start>
 DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&b)[C::TILES][PIECES][2],
                     Overlap overlap, const Start &...start) {
+#if LEAF_K32
+    typedef typename C::T T;
+    static_assert(!HERE && !EXACT, "products of 32 have their sums where the compiler puts them");
+    DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j) {
+        a.want(j);
+        const auto x = a.at(j);
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
+            if (!j) acc[i] = leaf_f4{start...};
+            acc[i] = leaf_mma_32(T(), x.whole(), cdna_whole(b[i][j][0], b[i][j][1]), acc[i]);
+            if constexpr (Overlap::HELD) cdna_keep<true>(acc[i]);
+            if constexpr (Overlap::ORDERED) {
+                CDNA_FENCE();
+                cdna_share<8 * C::TILES, C::TILES * PIECES, Overlap::LATE>(overlap, C::TILES * j + i);
+                CDNA_FENCE();
+            }
+        }
+        if constexpr (!Overlap::ORDERED) {
+            overlap.step(j);
+            CDNA_FENCE();
+        }
+    }
+#else
     enum { PRODUCTS = 2 * C::TILES * PIECES };
     typedef typename C::T T;
     DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j) {
@@ -324,6 +367,7 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
             CDNA_FENCE();
         }
     }
+#endif
 }
 
 /* acc[i] += A[i]^T B, i: tiles of 16 keys. A: 16 queries, registers; B: 16 queries x HD. */
@@ -362,6 +406,18 @@ DEV_FN void mma_AB(leaf_f4 (&acc)[HALVES][C::COLUMNS], const Operand &a, const l
         const int half = k / FRAGMENTS, p = k % FRAGMENTS;
         a.want(k);
         const auto x = a.at(k);
+#if LEAF_K32
+        DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) {
+            leaf_f4 &to = acc[half][c];
+            to = leaf_mma_32(typename C::T(), x.whole(), cdna_whole(b[p][0][c], b[p][1][c]),
+                             p ? to : leaf_f4{0, 0, 0, 0});
+            if constexpr (More::ORDERED) {
+                CDNA_FENCE();
+                DEV_UNROLL_FOR (int h = 0; h < 2; ++h) more.step(2 * (k * C::COLUMNS + c) + h);
+                CDNA_FENCE();
+            }
+        }
+#else
         DEV_UNROLL_FOR (int h = 0; h < 2; ++h) {
             DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) {
                 leaf_f4 &to = acc[half][c];
@@ -373,6 +429,7 @@ DEV_FN void mma_AB(leaf_f4 (&acc)[HALVES][C::COLUMNS], const Operand &a, const l
                 }
             }
         }
+#endif
         CDNA_FENCE();
         overlap.step(k);
     }

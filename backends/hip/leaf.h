@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * AMD's leaf of the device vocabulary, for gfx90a and gfx942: threads, waves of 64, barriers, shuffles, atomics,
- * ordering and number formats, from the compiler's builtins alone: no ROCm header, no device library. Included
+ * AMD's leaf of the device vocabulary, for gfx90a, gfx942 and gfx950: threads, waves of 64, barriers, shuffles,
+ * atomics, ordering and number formats, from the compiler's builtins alone: no ROCm header, no device library. Included
  * first by each image; mathematics, copies and matrix products are in math_gfx9.h, copy_gfx9.h and
  * mma_gfx9.h. */
 #ifndef STW_HIP_LEAF_H
@@ -172,7 +172,14 @@ DEV_FN void dev_store_release(uint32_t *to, uint32_t x) {
 
 DEV_FN float dev_from_bf16(uint16_t bits) { return __builtin_bit_cast(float, (uint32_t)bits << 16); }
 DEV_FN float dev_from_f16(uint16_t bits) { return (float)__builtin_bit_cast(_Float16, bits); }
-/* To nearest even in the upper half of the word. */
+/* To nearest even; a NaN stays one. */
+#if defined(__gfx950__)
+DEV_FN uint32_t dev_pack_bf16(float low, float high) {
+    typedef __bf16 pair __attribute__((ext_vector_type(2)));
+    return __builtin_bit_cast(uint32_t, pair{(__bf16)low, (__bf16)high}); /* one instruction */
+}
+#else
+/* In the upper half of the word. */
 DEV_FN uint32_t leaf_round_bf16(float x) {
     uint32_t bits = __builtin_bit_cast(uint32_t, x);
     return x != x ? 0x7FC00000u : bits + 0x7FFFu + (bits >> 16 & 1u);
@@ -180,11 +187,16 @@ DEV_FN uint32_t leaf_round_bf16(float x) {
 DEV_FN uint32_t dev_pack_bf16(float low, float high) {
     return __builtin_amdgcn_perm(leaf_round_bf16(high), leaf_round_bf16(low), 0x07060302u);
 }
+#endif
 DEV_FN uint32_t dev_pack_f16(float low, float high) {
     leaf_h2 pair = {(_Float16)low, (_Float16)high};
     return __builtin_bit_cast(uint32_t, pair);
 }
+#if defined(__gfx950__)
+DEV_FN uint16_t dev_to_bf16(float x) { return __builtin_bit_cast(uint16_t, (__bf16)x); }
+#else
 DEV_FN uint16_t dev_to_bf16(float x) { return (uint16_t)(leaf_round_bf16(x) >> 16); }
+#endif
 DEV_FN uint16_t dev_to_f16(float x) { return __builtin_bit_cast(uint16_t, (_Float16)x); }
 
 DEV_FN float dev_float(dev_f16 x) { return dev_from_f16(x.bits); }

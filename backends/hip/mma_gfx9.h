@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Matrix products of gfx90a and gfx942 (MFMA), on fragments that lie in registers.
+ * Matrix products of gfx90a, gfx942 and gfx950 (MFMA), on fragments that lie in registers.
  *
  *     accumulator of a wave, 16 x 16, value i of lane l:   row 4*(l/16) + i, column l%16
  *     operands of 16 of k, lane l:                         row (or column) l%16, k = 4*(l/16) .. + 3
@@ -46,7 +46,25 @@ DEV_FN leaf_f4 leaf_mma_16(dev_bf16, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
                                                      0, 0, 0);
 }
 
-/* The same, whose sums stay in ordinary registers where other products of a kernel have theirs in AGPRs: clang 19 has
+/* Twice the k in the same time: what two of the above make of the halves of the operands, since the order of k is that
+ * of both. */
+#if defined(__gfx950__)
+#define LEAF_K32 1
+typedef _Float16 leaf_h8 __attribute__((ext_vector_type(8)));
+typedef __bf16 leaf_b8 __attribute__((ext_vector_type(8)));
+DEV_FN leaf_f4 leaf_mma_32(dev_f16, leaf_u4 a, leaf_u4 b, leaf_f4 c) {
+    return __builtin_amdgcn_mfma_f32_16x16x32_f16(__builtin_bit_cast(leaf_h8, a), __builtin_bit_cast(leaf_h8, b), c, 0,
+                                                  0, 0);
+}
+DEV_FN leaf_f4 leaf_mma_32(dev_bf16, leaf_u4 a, leaf_u4 b, leaf_f4 c) {
+    return __builtin_amdgcn_mfma_f32_16x16x32_bf16(__builtin_bit_cast(leaf_b8, a), __builtin_bit_cast(leaf_b8, b), c, 0,
+                                                   0, 0);
+}
+#else
+#define LEAF_K32 0
+#endif
+
+/* Of 16, whose sums stay in ordinary registers where other products of a kernel have theirs in AGPRs: clang 19 has
  * one choice for all, and vector instructions read no AGPR. Sums begin at 0 or at `start`. clang sees no matrix
  * instruction in it, so wait states are the caller's (cdna_settle_scores, cdna_hold). */
 #if defined(__gfx90a__)

@@ -25,7 +25,7 @@
  * of sm90 and CDNA, the shared loop's kernels `ordered`). */
 #define STW_KEYS_DESCEND 0x200u
 
-/* Also there, from this bit on: XCDs of a gfx942 that get whole heads of CDNA's own main loop; 0: work tiles go to any
+/* Also there, from this bit on: XCDs of a GPU that get whole heads of CDNA's own main loop; 0: work tiles go to any
  * (attn_bwd_cdna_scheduler.h). */
 #define STW_XCDS_SHIFT 16u
 

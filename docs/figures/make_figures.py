@@ -228,7 +228,7 @@ def dispatch():
          ("launch", "preprocess, main loop,", "postprocess; never waits"))
     for x, fill, lines in ((20, COLOURS[2], ("CPU", "AVX-512, AVX2, portable", "every feature, f64,", "always deterministic")),
                            (262, COLOURS[0], ("CUDA", "sm80: every feature,", "every GPU from 8.0 on", "sm90: own loops on 9.0")),
-                           (504, COLOURS[3], ("HIP (preview)", "gfx90a, gfx942:", "own loop, and sm80's kernels", "compiled for AMD"))):
+                           (504, COLOURS[3], ("HIP (preview)", "gfx90a, gfx942, gfx950:", "own loop, and sm80's kernels", "compiled for AMD"))):
         box(x, 360, 216, fill, *lines)
         arrow(420, 334, x + 108, 358)
     picture.words(20, 462, "Drivers are loaded when a context is created; the library links the C library alone.", 11)

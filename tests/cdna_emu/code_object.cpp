@@ -4,14 +4,27 @@
  * one kernel at a time, when it is first asked for. */
 #include "code_object.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <elf.h>
+#include <iterator>
 #include <unistd.h>
 
 namespace cdna {
 
-enum { MACH_GFX90A = 0x3f, MACH_GFX942 = 0x4c };
+/* Of the header's flags (LLVM, "User Guide for AMDGPU Backend"). */
+static const struct {
+    unsigned mach;
+    Arch arch;
+    const char *name;
+} archs[] = {{0x3f, Arch::gfx90a, "gfx90a"}, {0x4c, Arch::gfx942, "gfx942"}, {0x4f, Arch::gfx950, "gfx950"}};
+
+const char *name_of(Arch arch) {
+    for (const auto &row : archs)
+        if (row.arch == arch) return row.name;
+    return "";
+}
 
 template <class T> static const T *part(const u8 *bytes, size_t size, u64 at, u64 count = 1) {
     if (at > size || count > (size - at) / sizeof(T)) throw Fault("code object: truncated");
@@ -81,9 +94,10 @@ std::unique_ptr<Image> load_image(const void *bytes, size_t size, const std::str
     if (memcmp(header.e_ident, ELFMAG, SELFMAG) || header.e_machine != 224 /* EM_AMDGPU */)
         throw Fault("code object: this is no AMD GPU code");
     std::unique_ptr<Image> image(new Image);
-    unsigned mach = header.e_flags & 0xff;
-    if (mach != MACH_GFX90A && mach != MACH_GFX942) throw Fault("code object: neither gfx90a nor gfx942");
-    image->arch = mach == MACH_GFX90A ? Arch::gfx90a : Arch::gfx942;
+    const auto *row = std::find_if(std::begin(archs), std::end(archs),
+                                   [&](const auto &known) { return known.mach == (header.e_flags & 0xff); });
+    if (row == std::end(archs)) throw Fault("code object: none of gfx90a, gfx942, gfx950");
+    image->arch = row->arch;
     image->objdump = objdump;
     load_segments(*image, b, size, header);
     load_kernels(*image, b, size, header);

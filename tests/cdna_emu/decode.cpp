@@ -162,6 +162,7 @@ static bool read_modifier(Instruction &in, const std::string &word) {
     else if (key == "op_sel_hi") read_list(value, in.op_sel_hi);
     else if (key == "neg_lo") read_list(value, in.neg_lo);
     else if (key == "neg_hi") read_list(value, in.neg_hi);
+    else if (key == "bitop3") in.form = (u8)number;
     else if (key == "dst_sel") in.dst_select = selection(value);
     else if (key == "dst_unused")
         in.dst_unused = value == "UNUSED_PRESERVE" ? UNUSED_PRESERVE
@@ -308,7 +309,8 @@ static Handler compare_handler(Instruction &in) {
     return run_compare;
 }
 
-/* v_mfma_f32_16x16x16f16, v_mfma_f32_16x16x16_f16, v_mfma_f32_32x32x4_2b_bf16, v_mfma_f32_32x32x4bf16_1k */
+/* v_mfma_f32_16x16x16f16, v_mfma_f32_16x16x16_f16, v_mfma_f32_32x32x4_2b_bf16, v_mfma_f32_32x32x4bf16_1k; gfx950, twice
+ * the k in the same time: v_mfma_f32_16x16x32_f16, v_mfma_f32_32x32x16_bf16 */
 static Handler matrix_handler_of(Instruction &in, Arch arch) {
     if (!begins(in.name(), "v_mfma_")) return nullptr;
     in.kind = Kind::matrix;
@@ -322,7 +324,7 @@ static Handler matrix_handler_of(Instruction &in, Arch arch) {
     if (!bf16 && !f16 && !f32) return run_unknown;
     int groups = LANES / m;
     bool old_bf16 = bf16 && type == "bf16"; /* two of k a lane */
-    int per_lane = f32 ? 1 : old_bf16 ? 2 : 4;
+    int per_lane = f32 ? 1 : old_bf16 ? 2 : arch == Arch::gfx950 && k == 8 * groups ? 8 : 4;
     in.blocks = k == per_lane ? groups : 1;
     if (m != n || k != per_lane * (in.blocks == 1 ? groups : 1)) return run_unknown;
     in.m = m, in.k = k, in.type = f32 ? 0 : f16 ? 1 : 2;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What users of the emulator see: a code object for gfx90a or gfx942 is loaded, its kernels are launched over
+ * What users of the emulator see: a code object for gfx90a, gfx942 or gfx950 is loaded, its kernels are launched over
  * host memory. libamdhip64 (hip.cpp) and the tests stand on this; nothing here knows HIP. */
 #ifndef CDNA_EMULATOR_H
 #define CDNA_EMULATOR_H
@@ -64,7 +64,7 @@ class CodeObject {
     CodeObject(const CodeObject &) = delete;
     CodeObject &operator=(const CodeObject &) = delete;
 
-    std::string arch() const; /* "gfx90a", "gfx942" */
+    std::string arch() const; /* "gfx90a", "gfx942", "gfx950" */
     std::vector<std::string> kernels() const;
     bool has(const std::string &kernel) const;
     KernelFacts facts(const std::string &kernel);

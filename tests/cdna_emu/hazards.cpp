@@ -7,9 +7,11 @@
  * The rules are facts of AMD's CDNA3 ISA document, section 4.5 "Manually inserted wait states" (below "4.5") and the
  * section "Dependency resolution: required independent instructions" of the matrix instructions ("matrix"), read in
  * transcriptions, and of what LLVM's GCNHazardRecognizer inserts ("LLVM"). Numbers of gfx90a are LLVM's: the CDNA2
- * document was not at hand. LLVM keeps loads that fill SrcD or SrcC away, too, which no document asks for. Not here,
- * since the emulator refuses the instructions: dot products, f64 matrix products, VSKIP, RFE. Nor is VCC under the
- * number of its scalar register, which disassembly does not show. */
+ * document was not at hand. Numbers of gfx950 are those of the CDNA4 ISA document's section "matrix", read in a
+ * transcription, and gfx942's elsewhere; what clang 22 inserts behind products of 4 and 8 passes agrees. LLVM keeps
+ * loads that fill SrcD or SrcC away, too, which no document asks for. Not here, since the emulator refuses the
+ * instructions: dot products, f64 matrix products, VSKIP, RFE. Nor is VCC under the number of its scalar register,
+ * which disassembly does not show. */
 #include "hazards.h"
 #include "waits.h"
 
@@ -35,6 +37,7 @@ enum Set : u8 {
     LANE_SELECT,    /* of v_readlane and v_writelane */
     LANE_SOURCE,    /* the vector that v_readlane or v_readfirstlane reads */
     LANE_EXEC,      /* EXEC, where a lane is read or written */
+    SWAPPED,        /* vectors of v_permlane16_swap and v_permlane32_swap; gfx950 */
     FMAS_VCC,       /* VCC, read by v_div_fmas */
     ZERO_FLAG,      /* VCC or EXEC, read as VCCZ or EXECZ */
     CONSTANTS,      /* scalars that VALU reads, but for carries and lane selects */
@@ -61,12 +64,13 @@ enum class Match : u8 { overlap, same, not_same };
 struct Rule {
     Set first, second;
     Match match;
-    u8 gfx90a[4], gfx942[4]; /* wait states; of a matrix product by its passes: 2, 4, 8, 16 (4: gfx942 alone) */
+    u8 states[3][4]; /* by arch; of a matrix product by its passes: 2, 4, 8, 16 (4: not gfx90a) */
     const char *words, *source;
 };
 
-#define EACH(n)                    {n, n, n, n}
-#define FOUND(first, second, a, b) first, second, Match::overlap, EACH(a), EACH(b)
+#define EACH(n) {n, n, n, n}
+#define FOUND(first, second, a, b)                                                                                     \
+    first, second, Match::overlap, { EACH(a), EACH(b), EACH(b) }
 #define PASSES(first, second, how) first, second, Match::how
 static const Rule rules[] = {
     {FOUND(VALU_SCALARS, MEMORY_SCALARS, 5, 5), "memory takes a scalar that VALU wrote", "4.5, LLVM"},
@@ -79,6 +83,12 @@ static const Rule rules[] = {
     {FOUND(VALU_SCALARS, MATRIX_EXEC, 4, 4), "a matrix product runs under EXEC that VALU wrote", "matrix, LLVM"},
     {FOUND(VALU_VECTORS, DPP_SOURCE, 2, 2), "DPP reads what VALU wrote", "4.5, LLVM"},
     {FOUND(VALU_VECTORS, LANE_SOURCE, 0, 1), "a lane is read of what VALU wrote", "4.5, LLVM"},
+    {VALU_VECTORS,
+     SWAPPED,
+     Match::overlap,
+     {EACH(0), EACH(0), EACH(2)},
+     "lanes are swapped of what VALU wrote",
+     "rocRoller's table of gfx950"},
     {FOUND(VALU_VECTORS, MATRIX_SOURCES, 2, 2), "a matrix product reads what VALU wrote", "matrix, LLVM"},
     {FOUND(TRANS_RESULT, PLAIN_SOURCES, 0, 1), "VALU reads the result of a trans instruction", "4.5, LLVM"},
     {FOUND(MOVED_RESULT, VALU_SOURCES, 0, 1), "VALU reads a result that was shifted by SDWA or OP_SEL", "4.5, LLVM"},
@@ -86,20 +96,62 @@ static const Rule rules[] = {
     {FOUND(SALU_M0, M0_USE, 1, 1), "M0 is used that SALU wrote", "4.5, LLVM"},
     {FOUND(SET_HWREG, HWREG, 2, 2), "a hardware register is read or set again", "4.5, LLVM"},
 
-    {PASSES(XDL_RESULT, XDL_C, same), {0, 0, 0, 0}, {2, 0, 0, 0}, "SrcC is SrcD of a product", "matrix, LLVM"},
-    {PASSES(XDL_RESULT, XDL_C, not_same), {2, 0, 8, 16}, {3, 5, 9, 17}, "SrcC overlaps SrcD", "matrix, LLVM"},
-    {PASSES(XDL_RESULT, SGEMM_C, overlap), EACH(0), {3, 5, 9, 17}, "SrcC of f32 overlaps SrcD", "matrix"},
-    {PASSES(SGEMM_RESULT, SGEMM_C, same), EACH(0), {2, 0, 0, 0}, "SrcC is SrcD of a product", "matrix, LLVM"},
-    {PASSES(SGEMM_RESULT, SGEMM_C, not_same), EACH(0), {2, 4, 8, 16}, "SrcC overlaps SrcD", "matrix, LLVM"},
-    {PASSES(XDL_RESULT, MATRIX_AB, overlap), {5, 0, 11, 19}, {5, 7, 11, 19}, "SrcA or SrcB is of SrcD", "matrix, LLVM"},
-    {PASSES(SGEMM_RESULT, MATRIX_AB, overlap), EACH(0), {4, 6, 10, 18}, "SrcA or SrcB is of SrcD", "matrix, LLVM"},
-    {PASSES(XDL_RESULT, VALU_SOURCES, overlap), {5, 0, 11, 19}, {5, 7, 11, 19}, "VALU reads SrcD", "matrix, LLVM"},
-    {PASSES(SGEMM_RESULT, VALU_SOURCES, overlap), EACH(0), {4, 6, 10, 18}, "VALU reads SrcD", "matrix, LLVM"},
-    {PASSES(XDL_RESULT, VALU_RESULT, overlap), {5, 0, 11, 19}, {5, 7, 11, 19}, "VALU writes SrcD", "matrix, LLVM"},
-    {PASSES(SGEMM_RESULT, VALU_RESULT, overlap), EACH(0), {4, 6, 10, 18}, "VALU writes SrcD", "matrix, LLVM"},
-    {PASSES(XDL_RESULT, MEMORY_SOURCES, overlap), {5, 0, 11, 19}, {5, 7, 11, 19}, "memory reads SrcD", "matrix, LLVM"},
-    {PASSES(SGEMM_RESULT, MEMORY_SOURCES, overlap), EACH(0), {4, 6, 10, 18}, "memory reads SrcD", "matrix, LLVM"},
-    {PASSES(XDL_C_READ, VALU_RESULT, overlap), {1, 0, 7, 15}, {1, 3, 7, 15}, "VALU writes SrcC", "matrix, LLVM"},
+    {PASSES(XDL_RESULT, XDL_C, same),
+     {{0, 0, 0, 0}, {2, 0, 0, 0}, {2, 0, 0, 0}},
+     "SrcC is SrcD of a product",
+     "matrix, LLVM"},
+    {PASSES(XDL_RESULT, XDL_C, not_same),
+     {{2, 0, 8, 16}, {3, 5, 9, 17}, {4, 6, 10, 18}},
+     "SrcC overlaps SrcD",
+     "matrix, LLVM"},
+    {PASSES(XDL_RESULT, SGEMM_C, overlap),
+     {EACH(0), {3, 5, 9, 17}, {3, 6, 10, 18}},
+     "SrcC of f32 overlaps SrcD",
+     "matrix"},
+    {PASSES(SGEMM_RESULT, SGEMM_C, same),
+     {EACH(0), {2, 0, 0, 0}, {2, 0, 0, 0}},
+     "SrcC is SrcD of a product",
+     "matrix, LLVM"},
+    {PASSES(SGEMM_RESULT, SGEMM_C, not_same),
+     {EACH(0), {2, 4, 8, 16}, {2, 4, 8, 16}},
+     "SrcC overlaps SrcD",
+     "matrix, LLVM"},
+    {PASSES(XDL_RESULT, MATRIX_AB, overlap),
+     {{5, 0, 11, 19}, {5, 7, 11, 19}, {5, 8, 12, 20}},
+     "SrcA or SrcB is of SrcD",
+     "matrix, LLVM"},
+    {PASSES(SGEMM_RESULT, MATRIX_AB, overlap),
+     {EACH(0), {4, 6, 10, 18}, {4, 6, 10, 18}},
+     "SrcA or SrcB is of SrcD",
+     "matrix, LLVM"},
+    {PASSES(XDL_RESULT, VALU_SOURCES, overlap),
+     {{5, 0, 11, 19}, {5, 7, 11, 19}, {5, 8, 12, 20}},
+     "VALU reads SrcD",
+     "matrix, LLVM"},
+    {PASSES(SGEMM_RESULT, VALU_SOURCES, overlap),
+     {EACH(0), {4, 6, 10, 18}, {4, 6, 10, 18}},
+     "VALU reads SrcD",
+     "matrix, LLVM"},
+    {PASSES(XDL_RESULT, VALU_RESULT, overlap),
+     {{5, 0, 11, 19}, {5, 7, 11, 19}, {5, 8, 12, 20}},
+     "VALU writes SrcD",
+     "matrix, LLVM"},
+    {PASSES(SGEMM_RESULT, VALU_RESULT, overlap),
+     {EACH(0), {4, 6, 10, 18}, {4, 6, 10, 18}},
+     "VALU writes SrcD",
+     "matrix, LLVM"},
+    {PASSES(XDL_RESULT, MEMORY_SOURCES, overlap),
+     {{5, 0, 11, 19}, {5, 7, 11, 19}, {5, 8, 12, 20}},
+     "memory reads SrcD",
+     "matrix, LLVM"},
+    {PASSES(SGEMM_RESULT, MEMORY_SOURCES, overlap),
+     {EACH(0), {4, 6, 10, 18}, {4, 6, 10, 18}},
+     "memory reads SrcD",
+     "matrix, LLVM"},
+    {PASSES(XDL_C_READ, VALU_RESULT, overlap),
+     {{1, 0, 7, 15}, {1, 3, 7, 15}, {1, 3, 7, 15}},
+     "VALU writes SrcC",
+     "matrix, LLVM"},
 };
 
 struct Touched {
@@ -129,7 +181,7 @@ struct Issue {
     const Facts *facts = nullptr;
     const Instruction *by = nullptr;
 };
-enum { KEPT = 32, MOST_STATES = 19 };
+enum { KEPT = 32, MOST_STATES = 20 };
 } // namespace
 
 /* The last instructions that leave something behind, in a ring; where a branch led elsewhere last, and one that is
@@ -194,7 +246,7 @@ struct Reader {
     }
     size_t results() const {
         for (const char *start : {"v_add_co_", "v_addc_co_", "v_sub_co_", "v_subb_co_", "v_subrev_co_", "v_subbrev_co_",
-                                  "v_div_scale", "v_mad_u64_u32", "v_mad_i64_i32", "v_swap_"})
+                                  "v_div_scale", "v_mad_u64_u32", "v_mad_i64_i32", "v_swap_", "v_permlane"})
             if (begins(name, start)) return 2;
         return name == "v_nop" ? 0 : 1;
     }
@@ -207,7 +259,7 @@ struct Reader {
     /* It reads its own result: it adds to it, or keeps a part of it. */
     bool keeps_result() const {
         for (const char *start :
-             {"v_fmac", "v_mac_", "v_pk_fmac", "v_writelane", "v_swap_", "v_fma_mixlo", "v_fma_mixhi"})
+             {"v_fmac", "v_mac_", "v_pk_fmac", "v_writelane", "v_swap_", "v_fma_mixlo", "v_fma_mixhi", "v_permlane"})
             if (begins(name, start)) return true;
         return (in.sdwa && in.dst_unused == UNUSED_PRESERVE) || (!in.sdwa && moves_result());
     }
@@ -217,6 +269,7 @@ struct Reader {
         add(VALU_RESULT, r);
         if (in.kind == Kind::transcendental) add(TRANS_RESULT, r);
         if (moves_result()) add(MOVED_RESULT, r);
+        if (begins(name, "v_permlane")) add(SWAPPED, r);
         if (keeps_result()) read_source(r);
     }
     void read_source(Registers r) {
@@ -311,7 +364,7 @@ struct Reader {
 
 static u32 states_of(const Rule &rule, const Facts &first, Arch arch) {
     int column = first.passes <= 2 ? 0 : first.passes <= 4 ? 1 : first.passes <= 8 ? 2 : 3;
-    return (arch == Arch::gfx90a ? rule.gfx90a : rule.gfx942)[column];
+    return rule.states[(int)arch][column];
 }
 
 std::shared_ptr<const Hazards> hazards_of(const Program &program, Arch arch) {
@@ -331,12 +384,27 @@ std::shared_ptr<const Hazards> hazards_of(const Program &program, Arch arch) {
 
 /* ---- the watch ---- */
 
-static bool meets(const Rule &rule, const Facts &first, const Facts &second) {
+/* Whether a product among the last `back` - 1 instructions that were kept has written all of these registers again: what
+ * is read then is its result, for which it has waited itself. */
+static bool written_again(const Issued &issued, u32 back, Registers both) {
+    for (u32 n = 1; n < back; ++n)
+        for (const Touched &a : issued.last[(issued.count - n) % KEPT].facts->touched)
+            if ((a.set == XDL_RESULT || a.set == SGEMM_RESULT) && a.registers.first <= both.first &&
+                both.last <= a.registers.last)
+                return true;
+    return false;
+}
+
+static bool meets(const Rule &rule, const Issued &issued, u32 back, const Facts &second) {
+    const Facts &first = *issued.last[(issued.count - back) % KEPT].facts;
     for (const Touched &a : first.touched) {
         if (a.set != rule.first) continue;
         for (const Touched &b : second.touched) {
             const Registers x = a.registers, y = b.registers;
             if (b.set != rule.second || x.last < y.first || y.last < x.first) continue;
+            if ((a.set == XDL_RESULT || a.set == SGEMM_RESULT) &&
+                written_again(issued, back, {std::max(x.first, y.first), std::min(x.last, y.last)}))
+                continue;
             bool same = x.first == y.first && x.last == y.last && first.passes == second.passes;
             if (rule.match == Match::overlap || same == (rule.match == Match::same)) return true;
         }
@@ -345,10 +413,11 @@ static bool meets(const Rule &rule, const Facts &first, const Facts &second) {
 }
 
 /* Says nothing where the rules are kept. `sets`: those of `second` that count. */
-static std::string broken_rule(const Issue &issue, const Facts &second, u32 sets, u32 there, Arch arch) {
+static std::string broken_rule(const Issued &issued, u32 back, const Facts &second, u32 sets, u32 there, Arch arch) {
+    const Issue &issue = issued.last[(issued.count - back) % KEPT];
     for (const Rule &rule : rules) {
         const u32 needed = states_of(rule, *issue.facts, arch);
-        if (there < needed && sets >> rule.second & 1 && meets(rule, *issue.facts, second))
+        if (there < needed && sets >> rule.second & 1 && meets(rule, issued, back, second))
             return "it comes too soon behind \"" + issue.by->text() + "\": " + rule.words + ", " +
                    std::to_string(needed) + " wait states are needed, " + std::to_string(there) + " are there (" +
                    rule.source + ")";
@@ -377,7 +446,7 @@ static std::string issue_next(const Hazards &hazards, Issued &issued, const Inst
         if (there >= MOST_STATES) break;
         if (issue.facts->sets >> WIDE_STORE & 1 && issue.until <= issued.emptied) continue;
         if (there < issue.facts->longest && issue.facts->partners & sets)
-            wrong = broken_rule(issue, facts, sets, (u32)there, hazards.arch);
+            wrong = broken_rule(issued, back, facts, sets, (u32)there, hazards.arch);
         if (!wrong.empty() && issue.until <= issued.jumped) wrong += behind_branch;
     }
     issued.now += facts.states;

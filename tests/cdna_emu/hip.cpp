@@ -3,7 +3,7 @@
  * libamdhip64.so.7 on the emulator: the runtime functions of backends/hip/driver.def, for one device whose memory
  * is the host's. A launch runs to its end before the call returns; a kernel's fault is printed and loses the
  * device. Environment:
- *   CDNA_EMU_ARCH       gfx942 (default), gfx90a
+ *   CDNA_EMU_ARCH       gfx942 (default), gfx90a, gfx950
  *   CDNA_EMU_CUS        compute units that the device says it has (default 4)
  *   CDNA_EMU_VERSION    what hipRuntimeGetVersion says (default 70000000)
  *   CDNA_EMU_THREADS    host threads a launch (default 1)
@@ -34,14 +34,7 @@
 
 using namespace cdna;
 
-enum {
-    CU_COUNT = 63,
-    PAGEABLE_ACCESS = 65,
-    SMEM_PER_BLOCK = 74,
-    LDS_BYTES = 65536,
-    GCN_NAME_AT = 1160,
-    PROPERTIES_SIZE = 1472
-};
+enum { CU_COUNT = 63, PAGEABLE_ACCESS = 65, SMEM_PER_BLOCK = 74, GCN_NAME_AT = 1160, PROPERTIES_SIZE = 1472 };
 
 namespace {
 struct Module {
@@ -98,7 +91,8 @@ int hipDeviceGetAttribute(int *value, int attribute, int) {
         return hip_say(INVALID_VALUE);
     *value = attribute == CU_COUNT          ? atoi(setting("CDNA_EMU_CUS", "4").c_str())
              : attribute == PAGEABLE_ACCESS ? 0
-                                            : (int)LDS_BYTES;
+             : device_arch() == "gfx950"    ? 160 << 10
+                                            : 64 << 10;
     return 0;
 }
 int hipDeviceTotalMem(size_t *bytes, int) { return *bytes = (size_t)8 << 30, 0; }
@@ -146,7 +140,8 @@ int hipModuleLoadData(void **module_out, const void *image) {
         size_t size = elf_size((const unsigned char *)image);
         const std::string other = other_code(size); /* a changed copy, for tests */
         module->code.reset(
-            new CodeObject(other.empty() ? image : other.data(), size, setting("CDNA_EMU_OBJDUMP", STW_OBJDUMP)));
+            new CodeObject(other.empty() ? image : other.data(), size,
+                           setting("CDNA_EMU_OBJDUMP", device_arch() == "gfx950" ? STW_OBJDUMP_NEWER : STW_OBJDUMP)));
         if (module->code->arch() != device_arch()) return hip_say(NO_BINARY);
         *module_out = module.release();
         return 0;

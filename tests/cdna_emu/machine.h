@@ -22,7 +22,8 @@ typedef int64_t i64;
 enum { LANES = 64, ACC_FIRST = 256, VGPRS = 512, SGPRS = 128 };
 enum { FLAT_SCRATCH = 102, VCC = 106, M0 = 124, EXEC = 126 };
 
-enum class Arch { gfx90a, gfx942 };
+enum class Arch { gfx90a, gfx942, gfx950 };
+const char *name_of(Arch arch);
 enum class Place : u8 { none, vector, scalar, constant, special, off };
 enum Special { SPECIAL_SCC, SPECIAL_EXECZ, SPECIAL_VCCZ, SPECIAL_SHARED_BASE, SPECIAL_PRIVATE_BASE, SPECIAL_LIMIT };
 

@@ -246,13 +246,15 @@ struct Worker {
 };
 } // namespace
 
-static void check_shape(const Launch &launch, const Kernel &kernel) {
+static void check_shape(const Launch &launch, const Kernel &kernel, Arch arch) {
     u64 threads = (u64)launch.block[0] * launch.block[1] * launch.block[2];
     for (int d = 0; d < 3; ++d)
         if (!launch.grid[d] || (u64)launch.grid[d] * launch.block[d] > 0xffffffffull)
             throw Fault(launch.kernel + ": a grid of that width is not possible");
     if (!threads || threads > 1024) throw Fault(launch.kernel + ": a block has 1 to 1024 threads");
-    if (kernel.lds + launch.dynamic_lds > 65536) throw Fault(launch.kernel + ": more than 64 KB of LDS");
+    const u32 kilobytes = arch == Arch::gfx950 ? 160 : 64;
+    if (kernel.lds + launch.dynamic_lds > kilobytes << 10)
+        throw Fault(launch.kernel + ": more than " + std::to_string(kilobytes) + " KB of LDS");
 }
 
 static Counts run_groups(const Kernel &kernel, const Run &run) {
@@ -286,7 +288,7 @@ static Counts run_groups(const Kernel &kernel, const Run &run) {
 
 Counts CodeObject::run(const Launch &launch) {
     const Kernel &kernel = image->kernel(launch.kernel);
-    check_shape(launch, kernel);
+    check_shape(launch, kernel, image->arch);
     std::vector<u8> arguments = launch.arguments;
     arguments.resize(std::max<size_t>(arguments.size(), kernel.arguments), 0);
     Packet packet;
@@ -322,7 +324,7 @@ CodeObject::CodeObject(const void *bytes, size_t size, const std::string &objdum
     : image(load_image(bytes, size, objdump)) {}
 CodeObject::~CodeObject() {}
 
-std::string CodeObject::arch() const { return image->arch == Arch::gfx90a ? "gfx90a" : "gfx942"; }
+std::string CodeObject::arch() const { return name_of(image->arch); }
 bool CodeObject::has(const std::string &kernel) const { return image->kernels.count(kernel) != 0; }
 
 std::vector<std::string> CodeObject::kernels() const {

@@ -6,6 +6,7 @@
 #include "emulator.h"
 #include "kernels/functions.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -190,7 +191,42 @@ template <class T> static void matrix(CodeObject &code, const char *kernel, int 
     check(good, kernel);
 }
 
-/* gfx90a's matrix unit takes subnormal halves for zero, gfx942's does not. */
+/* Rows of 16 or 32 lanes: the second of each two of one word change places with the first of another (LLVM, "User Guide
+ * for AMDGPU Backend", llvm.amdgcn.permlane16.swap). */
+static void swaps(CodeObject &code) {
+    std::vector<uint32_t> x = inputs(128), r(256);
+    code.run(Call("swaps", 1, 64).buffer(x).buffer(r).launch);
+    for (size_t t = 0; t < 64; ++t)
+        for (size_t half = 16; half <= 32; half *= 2) {
+            const uint32_t *got = r.data() + (half == 32 ? 128 : 0);
+            check(got[t] == (t & half ? x[64 + t - half] : x[t]), "lanes swapped, of the first word");
+            check(got[64 + t] == (t & half ? x[64 + t] : x[t + half]), "lanes swapped, of the second word");
+        }
+}
+
+/* bf16 to nearest even; a NaN stays one. v_bitop3: its table has the bit of 4 a + 2 b + c. */
+static void conversions(CodeObject &code) {
+    std::vector<uint32_t> x = inputs(512), r(768);
+    const uint32_t edges[] = {0x3f808000u, 0x3f818000u, 0x3f808001u, 0x7f7fffffu,
+                              0x7f800001u, 0xffffffffu, 0x00008000u};
+    std::copy(std::begin(edges), std::end(edges), x.begin());
+    code.run(Call("conversions", 1, 256).buffer(x).buffer(r).launch);
+    auto rounded = [](uint32_t bits) { return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16; };
+    auto right = [&](uint32_t got, uint32_t bits) {
+        bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+        return nan ? (got & 0x7fffu) > 0x7f80u : got == rounded(bits);
+    };
+    for (size_t t = 0; t < 256; ++t) {
+        check(right(r[t] & 0xffffu, x[t]) && right(r[t] >> 16, x[256 + t]), "two numbers to bf16");
+        const uint32_t a = x[t], b = x[256 + t], c = x[t ^ 1];
+        check(function_bits16((_Float16)function_float(a)) == function_bits16(function_half(r[512 + t])) &&
+                  function_bits16((_Float16)function_float(b)) == function_bits16(function_half(r[512 + t] >> 16)),
+              "two numbers to f16");
+        check(r[256 + t] == ((a & ~b) | (b & c)), "v_bitop3");
+    }
+}
+
+/* gfx90a's matrix unit takes subnormal halves for zero, the others' do not. */
 static void subnormals(CodeObject &code) {
     std::vector<_Float16> a(256, (_Float16)0x1p-20f), b(256, (_Float16)1.0f);
     std::vector<float> c(256, 0.0f);
@@ -282,15 +318,15 @@ static void faults(CodeObject &code) {
 static void hazards(CodeObject &code) {
     static const struct {
         const char *kernel;
-        int gfx90a, gfx942;
+        int gfx90a, gfx942, gfx950;
         const char *words;
     } pairs[] = {
-#define HAZARD(name, gfx90a, gfx942, first, second, words) {"hazard_" #name, gfx90a, gfx942, words},
+#define HAZARD(name, gfx90a, gfx942, gfx950, first, second, words) {"hazard_" #name, gfx90a, gfx942, gfx950, words},
 #include "kernels/hazards.def"
     };
     std::vector<uint32_t> r(256, 0);
     for (const auto &pair : pairs) {
-        int states = code.arch() == "gfx90a" ? pair.gfx90a : pair.gfx942;
+        int states = code.arch() == "gfx90a" ? pair.gfx90a : code.arch() == "gfx950" ? pair.gfx950 : pair.gfx942;
         Call blind(pair.kernel, 1, 64), fine(pair.kernel, 1, 64), watched(pair.kernel, 1, 64);
         code.run(blind.buffer(r).value(0u).launch);
         fine.launch.hazards = watched.launch.hazards = 1;
@@ -335,6 +371,13 @@ int main(int count, char **words) {
     matrix<uint16_t>(*code, "matrix_16_bf16", 16, 16, 4);
     matrix<float>(*code, "matrix_16_f32", 16, 4, 1);
     matrix<_Float16>(*code, "matrix_32_f16", 32, 8, 4);
+    if (code->arch() == "gfx950") {
+        matrix<_Float16>(*code, "matrix_16_f16_k32", 16, 32, 8);
+        matrix<uint16_t>(*code, "matrix_16_bf16_k32", 16, 32, 8);
+        matrix<_Float16>(*code, "matrix_32_f16_k16", 32, 16, 8);
+        swaps(*code);
+        conversions(*code);
+    }
     subnormals(*code);
     faults(*code);
     hazards(*load(words[4]));

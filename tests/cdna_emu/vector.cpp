@@ -151,6 +151,13 @@ static u32 permuted(u32 a, u32 b, u32 select) {
 }
 static i32 low24(u32 x) { return (i32)(x << 8) >> 8; }
 
+/* gfx950: of each two rows of so many lanes, the second of the first operand and the first of the second. */
+static void run_lane_swap(Wave &w, const Instruction &in, int rows) {
+    if (~w.exec()) fault(w, in, "lanes are swapped where some are off");
+    u32 *x = w.v[in.op[0].index], *y = w.v[in.op[1].index];
+    EACH_LANE if (l & rows) std::swap(x[l], y[l - rows]);
+}
+
 static const Entry floats[] = {
     FLOAT1(v_exp_f32, flushed(exp2f(flushed(a)))),
     FLOAT1(v_log_f32, log2f(flushed(a))),
@@ -360,6 +367,19 @@ static const Entry others[] = {
      [](Wave &w, const Instruction &in) {
          u64 lanes = w.exec();
          EACH_LANE if (lanes >> l & 1) std::swap(w.v[in.op[0].index][l], w.v[in.op[1].index][l]);
+     }},
+    {"v_permlane16_swap_b32", [](Wave &w, const Instruction &in) { run_lane_swap(w, in, 16); }},
+    {"v_permlane32_swap_b32", [](Wave &w, const Instruction &in) { run_lane_swap(w, in, 32); }},
+    {"v_bitop3_b32",
+     [](Wave &w, const Instruction &in) {
+         const u32 *source_of[3] = {source(w, in, 1), source(w, in, 2), source(w, in, 3)};
+         alignas(64) u32 r[LANES] = {0};
+         for (u32 row = 0; row < 8; ++row) EACH_LANE {
+                 u32 bits = in.form >> row & 1 ? ~0u : 0;
+                 for (u32 k = 0; k < 3; ++k) bits &= row >> (2 - k) & 1 ? source_of[k][l] : ~source_of[k][l];
+                 r[l] |= bits;
+             }
+         result(w, in, r);
      }},
     {"v_nop", run_nothing},
     {"v_pk_add_f32",

@@ -180,6 +180,20 @@ static const Entry entries[] = {
          EACH_LANE r[l] = fused_half(A[l], B[l], C[l]);
          result16(w, in, r);
      }},
+    {"v_cvt_pk_bf16_f32", /* gfx950: to nearest even, a NaN stays one */
+     [](Wave &w, const Instruction &in) {
+         const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32);
+         alignas(64) u32 r[LANES];
+         EACH_LANE r[l] = float_to_bf16(as_float(A[l])) | float_to_bf16(as_float(B[l])) << 16;
+         result(w, in, r);
+     }},
+    {"v_cvt_pk_f16_f32", /* gfx950 */
+     [](Wave &w, const Instruction &in) {
+         const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32);
+         alignas(64) u32 r[LANES];
+         EACH_LANE r[l] = float_to_half(as_float(A[l])) | float_to_half(as_float(B[l])) << 16;
+         result(w, in, r);
+     }},
     {"v_pack_b32_f16",
      [](Wave &w, const Instruction &in) {
          const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16);

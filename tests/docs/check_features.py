@@ -23,8 +23,9 @@ DEVICES = {  # column: backend, arch, what the fake driver shows
     "sm90": ("cuda", "sm90", {"FAKE_CUDA_DEVICES": "H200|9.0|132|232448|150754820096"}),
     "gfx90a": ("hip", "gfx90a", {"FAKE_HIP_DEVICES": "MI250X|gfx90a:sramecc+:xnack-|104|65536|68702699520"}),
     "gfx942": ("hip", "gfx942", {"FAKE_HIP_DEVICES": "MI300X|gfx942:sramecc+:xnack-|304|65536|206141652992"}),
+    "gfx950": ("hip", "gfx950", {"FAKE_HIP_DEVICES": "MI355X|gfx950:sramecc+:xnack-|256|163840|309220868096"}),
 }
-OWN = {"sm90": "sm90", "gfx90a": "cdna", "gfx942": "cdna"}  # how the names of the arch's own loops begin
+OWN = {"sm90": "sm90", "gfx90a": "cdna", "gfx942": "cdna", "gfx950": "cdna"}  # how the names of the arch's own loops begin
 
 # Feature; its types, "16" for f16 and bf16; the options behind b2h8k2s1024d<D> of each problem of a cell, "@-3" for a head
 # dim of D - 3; whether the README has the row, too.

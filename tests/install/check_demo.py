@@ -35,7 +35,7 @@ def machine(options, folder):
             ("nothing", None, (), "none"), ("a100", "8.0\n8.0", (), "sm80:cubin"), ("h100", "9.0", (), "sm80:ptx,sm90"),
             ("blackwell", "10.0", (), "sm80:ptx"), ("t4", "7.5", (), "none"), ("no_answer", "", (), "none"),
             ("mixed", "8.6\n9.0", (), "sm80:cubin,sm80:ptx,sm90"), ("mi300x", None, (0, 90402, 90402), "gfx942"),
-            ("mi250x", None, (0, 90010), "gfx90a"), ("rdna", None, (0, 110000), "none"), ("both", "8.0", (90402,), "sm80:cubin,gfx942")):
+            ("mi250x", None, (0, 90010), "gfx90a"), ("mi355x", None, (0, 90500), "gfx950"), ("rdna", None, (0, 110000), "none"), ("both", "8.0", (90402,), "sm80:cubin,gfx942")):
         root = folder / name
         (root / "dev").mkdir(parents=True)
         (root / "bin").mkdir()

@@ -204,7 +204,7 @@ static void devices_and_ordinals(void **state) {
         "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a; " NO_KERNELS,
         "STW_E_NO_IMAGE hip: device 1 \"Radeon RX 7900 XTX\" is gfx1100, which this library has no kernels "
         "for; archs: "
-        "gfx90a, gfx942 (images in this build: none)",
+        "gfx90a, gfx942, gfx950 (images in this build: none)",
         "STW_E_DRIVER hip: device 2: hipGetDevicePropertiesR0600 gave no gfx name where its struct has one",
         "STW_E_NO_DEVICE hip: device 3 does not exist: the runtime shows 3 (0..2)",
         "STW_E_NO_DEVICE hip: device -1 does not exist: the runtime shows 3 (0..2)",
@@ -270,8 +270,9 @@ static void visible_devices(void **state) {
 static void forced_arch(void **state) {
     (void)state;
     tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0 sm80", "open hip 0 gfx1100"));
-    assert_string_equal(run.out, "STW_E_INVALID hip: arch \"sm80\" is no HIP arch; accepted: gfx90a, gfx942\n"
-                                 "STW_E_INVALID hip: arch \"gfx1100\" is no HIP arch; accepted: gfx90a, gfx942\n");
+    assert_string_equal(run.out,
+                        "STW_E_INVALID hip: arch \"sm80\" is no HIP arch; accepted: gfx90a, gfx942, gfx950\n"
+                        "STW_E_INVALID hip: arch \"gfx1100\" is no HIP arch; accepted: gfx90a, gfx942, gfx950\n");
     assert_string_equal(run.log, "");
     tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0 gfx942", "open hip 0 gfx90a"));
     assert_string_equal(spawn_line(run.out, 0), "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a, which "

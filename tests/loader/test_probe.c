@@ -148,6 +148,7 @@ static void gcn_names(void **state) {
                  {"gfx942", "gfx942"},
                  {"gfx1100", "gfx1100"},
                  {"gfx942:xnack+", "gfx942"},
+                 {"gfx950:sramecc+:xnack-", "gfx950"},
                  {"", ""},
                  {"gfx", ""},
                  {"gfx90a/", ""},

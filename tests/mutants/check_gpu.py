@@ -113,7 +113,7 @@ class Hopper(Cuda):
 
 
 class Hip:
-    """gfx90a and gfx942 on tests/cdna_emu, which watches LDS for races and shuffles the waves."""
+    """gfx90a, gfx942 and gfx950 on tests/cdna_emu, which watches LDS for races and shuffles the waves."""
     folder = "backends/hip"
     timeout_s = 300
     cases = Cuda.cases
@@ -136,7 +136,7 @@ class Hip:
         if not mutant or "attn_bwd_cdna" not in mutant["file"]:
             return None
         f32 = mutant["file"].endswith("_f32.h")
-        kinds = "cdna_f32|fwd_f32" if f32 else "cdna|cdna_tall|cdna_exact|cdna_bf16|cdna_bf16_tall|fwd"
+        kinds = "cdna_f32|fwd_f32" if f32 else "cdna|cdna_few|cdna_tall|cdna_exact|cdna_bf16|cdna_bf16_tall|fwd"
         mode = mutant.get("mode")  # of the kernels that the bug is in; without one those that know only masks are left
         image, table = tree / "backends/hip/attn_bwd_cdna.hip", tree / f"common/tuning/attn_bwd.{self.arch}.def"
         modes = tree / "backends/hip/attn_cdna_modes.h"
@@ -149,7 +149,7 @@ class Hip:
             text, more = re.subn(r" CDNA\([^)]*, every, [^)]*\)", "", text)
             count += more
         image.write_text(text)
-        if count != 2 + 2 * (mode != "ordered") + (mode != "every"):
+        if count != 2 + 3 * (mode != "ordered") + (mode != "every"):
             raise RuntimeError(f"{image.name}: the kernels beside CDNA's own are not where they were")
         modes.write_text(re.sub(rf"^    MODE\((?!{mode},).*?(\\?)$", r"    \1", modes.read_text(), flags=re.M))
         kept = re.sub(rf"^STW_VARIANT\(.*, (?!({kinds})\))\w+\)\n", "", table.read_text(), flags=re.M)
@@ -315,7 +315,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, required=True, help="a finished build folder")
     parser.add_argument("--source", type=Path, default=HERE.parent.parent)
-    parser.add_argument("--arch", default="sm80", help="sm80, sm90, gfx90a, gfx942")
+    parser.add_argument("--arch", default="sm80", help="sm80, sm90, gfx90a, gfx942, gfx950")
     parser.add_argument("--code", default="sm_90", help="sm80: of the NVIDIA GPU at hand")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilations at once")
     parser.add_argument("--runs", type=int, default=4, help="runs on the GPU at once")

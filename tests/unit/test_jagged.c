@@ -323,8 +323,9 @@ static void steps_fit_a_gpu(void **state) {
         uint32_t smem;
     } archs[] = {{STW_BACKEND_CUDA, "sm80", 99 << 10},
                  {STW_BACKEND_HIP, "gfx90a", 64 << 10},
-                 {STW_BACKEND_HIP, "gfx942", 64 << 10}};
-    for (size_t a = 0; a < 3; ++a)
+                 {STW_BACKEND_HIP, "gfx942", 64 << 10},
+                 {STW_BACKEND_HIP, "gfx950", 160 << 10}};
+    for (size_t a = 0; a < 4; ++a)
         for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
             const stw_jagged_table *table = table_of(archs[a].backend, archs[a].arch);
             stw_jagged_params p = params_of(rows[i].line);

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};
+static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942", "gfx950"};
 static char text[1 << 18];
 static int asked;
 

@@ -158,10 +158,10 @@ static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wa
 }
 
 static void check_with_every_tile(const char *text) {
-    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};
+    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942", "gfx950"};
     stw_attn_params p = params_of(text);
     p.units = 132;
-    for (int a = 0; a < 4; ++a) {
+    for (int a = 0; a < 5; ++a) {
         const stw_attn_table *table = stw_attn_table_find(archs[a]);
         for (size_t v = 0; v < table->variant_count; ++v) {
             stw_variant tile = tile_of(&table->variants[v]);
@@ -218,10 +218,10 @@ static void work_tiles_of_many_keys(void **state) {
  * that the plan allows: a plan for 131072 rows costs a call what one for 8192 does. */
 static void generous_maxima_cost_nothing(void **state) {
     (void)state;
-    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};
+    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942", "gfx950"};
     stw_attn_params near = params_of("attn_bwd:bf16:b38h16s8192d128:thd:tq32768:tk32768:causal_br"),
                     far = params_of("attn_bwd:bf16:b38h16s131072d128:thd:tq32768:tk32768:causal_br");
-    for (int a = 0; a < 4; ++a) {
+    for (int a = 0; a < 5; ++a) {
         const stw_attn_table *table = stw_attn_table_find(archs[a]);
         for (size_t v = 0; v < table->variant_count; ++v) {
             stw_variant tile = tile_of(&table->variants[v]);
@@ -246,7 +246,7 @@ static void generous_maxima_cost_nothing(void **state) {
 /* As many sequences as there may be, without rows: a few CTAs, no workspace of each, kernels that loop over none. */
 static void empty_sequences_take_no_cta(void **state) {
     (void)state;
-    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};
+    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942", "gfx950"};
     static const char *const problems[] = {
         "attn_bwd:bf16:b2h4k2s5d64",
         "attn_bwd:bf16:b2h4k2s5d64:det:sink",
@@ -255,7 +255,7 @@ static void empty_sequences_take_no_cta(void **state) {
         "attn_bwd:f16:b2h4k2s5d128:dropout0.5",
     };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; ++i)
-        for (int a = 0; a < 4; ++a) {
+        for (int a = 0; a < 5; ++a) {
             const stw_attn_table *table = stw_attn_table_find(archs[a]);
             stw_attn_params p = params_of(problems[i]);
             p.batch = INT32_MAX;

@@ -608,7 +608,11 @@ static void amd_names_what_no_own_loop_takes(void **state) {
         {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128", NULL},
         {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128:dropout0.1", NULL},
         {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:dropout0.1", NULL},
-        {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:f16:b2h4k2s130d192:dropout0.1", "dropout"}};
+        {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:f16:b2h4k2s130d192:dropout0.1", "dropout"},
+        {"gfx950", "gfx950_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128:det", NULL},
+        {"gfx950", "gfx950_32x128_hd64", "attn_bwd:f16:b2h4k2s130d64:dropout0.1:alibi", NULL},
+        {"gfx950", "gfx950_32x32_hd256", "attn_bwd:f16:b2h4k2s130d192x128:blockmask", NULL},
+        {"gfx950", "gfx950_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d96:softcap9", "a softcap"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_variant tile = tile_called(rows[i].arch, rows[i].tile);
         stw_attn_params p = params_of(rows[i].problem);
@@ -1276,7 +1280,7 @@ static void same_kernels(const stw_variant *tile, uint32_t wave, const stw_attn_
 /* A call runs the kernels that were found for the largest sizes of its classes. */
 static void classes_share_kernels(void **state) {
     (void)state;
-    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};
+    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942", "gfx950"};
     for (int n = 0; n < 6000; ++n) {
         const stw_attn_params p = any_params(n);
         stw_attn_params class = p;
@@ -1285,7 +1289,7 @@ static void classes_share_kernels(void **state) {
         class.max_seq_kv = stw_size_class(p.max_seq_kv);
         class.total_q = stw_size_class(p.total_q);
         class.total_kv = stw_size_class(p.total_kv);
-        const stw_attn_table *table = stw_attn_table_find(archs[n / 6 % 4]);
+        const stw_attn_table *table = stw_attn_table_find(archs[n / 6 % 5]);
         for (size_t i = 0; i < table->variant_count; ++i) {
             stw_variant tile = tile_called(table->arch, table->variants[i].id);
             if (tile.head_dim < p.head_dim_qk) continue;

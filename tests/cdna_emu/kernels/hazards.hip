@@ -21,10 +21,12 @@
                  : "v"(at), "s"(result)                                                                                \
                  : CHANGED)
 
-#ifdef __gfx90a__
-#define HAZARD(name, gfx90a, gfx942, first, second, words) HAZARD_OF(name, gfx90a, first, second)
+#if defined(__gfx90a__)
+#define HAZARD(name, gfx90a, gfx942, gfx950, first, second, words) HAZARD_OF(name, gfx90a, first, second)
+#elif defined(__gfx950__)
+#define HAZARD(name, gfx90a, gfx942, gfx950, first, second, words) HAZARD_OF(name, gfx950, first, second)
 #else
-#define HAZARD(name, gfx90a, gfx942, first, second, words) HAZARD_OF(name, gfx942, first, second)
+#define HAZARD(name, gfx90a, gfx942, gfx950, first, second, words) HAZARD_OF(name, gfx942, first, second)
 #endif
 #define HAZARD_OF(name, states, first, second)                                                                         \
     KERNEL hazard_##name(uint32_t *result, uint32_t fine) {                                                            \

@@ -82,6 +82,39 @@ KERNEL matrix_32_f16(const h4 *a, const h4 *b, f16 *c) {
     c[thread()] = __builtin_amdgcn_mfma_f32_32x32x8f16(a[thread()], b[thread()], c[thread()], 0, 0, 0);
 }
 
+#if defined(__gfx950__)
+typedef __bf16 b2 __attribute__((ext_vector_type(2)));
+typedef __bf16 b8 __attribute__((ext_vector_type(8)));
+typedef _Float16 h2 __attribute__((ext_vector_type(2)));
+typedef _Float16 h8 __attribute__((ext_vector_type(8)));
+typedef uint32_t u2 __attribute__((ext_vector_type(2)));
+KERNEL matrix_16_f16_k32(const h8 *a, const h8 *b, f4 *c) {
+    c[thread()] = __builtin_amdgcn_mfma_f32_16x16x32_f16(a[thread()], b[thread()], c[thread()], 0, 0, 0);
+}
+KERNEL matrix_16_bf16_k32(const b8 *a, const b8 *b, f4 *c) {
+    c[thread()] = __builtin_amdgcn_mfma_f32_16x16x32_bf16(a[thread()], b[thread()], c[thread()], 0, 0, 0);
+}
+KERNEL matrix_32_f16_k16(const h8 *a, const h8 *b, f16 *c) {
+    c[thread()] = __builtin_amdgcn_mfma_f32_32x32x16_f16(a[thread()], b[thread()], c[thread()], 0, 0, 0);
+}
+KERNEL swaps(const uint32_t *input, uint32_t *result) {
+    uint32_t t = thread(), x = input[t], y = input[64 + t];
+    u2 rows = __builtin_amdgcn_permlane16_swap(x, y, false, false);
+    u2 halves = __builtin_amdgcn_permlane32_swap(x, y, false, false);
+    result[t] = rows.x, result[64 + t] = rows.y;
+    result[128 + t] = halves.x, result[192 + t] = halves.y;
+}
+KERNEL conversions(const float *input, uint32_t *result) {
+    uint32_t t = thread(), bits, a = ((const uint32_t *)input)[t], b = ((const uint32_t *)input)[256 + t];
+    b2 pair = {(__bf16)input[t], (__bf16)input[256 + t]};
+    h2 halves = {(_Float16)input[t], (_Float16)input[256 + t]};
+    asm("v_bitop3_b32 %0, %1, %2, %3 bitop3:0xb8" : "=v"(bits) : "v"(a), "v"(b), "v"(((const uint32_t *)input)[t ^ 1]));
+    result[t] = __builtin_bit_cast(uint32_t, pair);
+    result[256 + t] = bits;
+    result[512 + t] = __builtin_bit_cast(uint32_t, halves);
+}
+#endif
+
 /* ---- faults ---- */
 KERNEL outside_global(uint32_t *result, uint32_t at) { result[at + thread()] = 1; }
 KERNEL outside_lds(uint32_t *result, uint32_t at) {
