@@ -9,8 +9,8 @@
 #include "attn_bwd_cdna_f32.h"
 #include "attn_bwd_cdna_lift.h"
 
-/* Work tiles with subnormal operands, or f32 with sums of dQ that may be subnormal, are left to the exact kernel, or done
- * at once as it does them. Sums of other types, and of f32 in turns, are added exactly in steps CDNA_ANY. */
+/* Work tiles with subnormal operands, or f32 with sums of dQ that may be subnormal, are left to the exact kernel, or
+ * done at once as it does them. Sums of other types, and of f32 in turns, are added exactly in steps CDNA_ANY. */
 template <class C> DEV_FN constexpr bool attn_cdna_leaves() {
     return dev_flushes<typename C::T>::yes || (sizeof(typename C::T) == 4 && (int)C::TURNS == CDNA_NO_TURNS);
 }

@@ -62,8 +62,8 @@ DEV_FN cdna_launch cdna_launch_again() {
     return cdna_opaque_scalar((cdna_launch)__builtin_amdgcn_kernarg_segment_ptr());
 }
 
-/* Branches that the compiler does not see: at one that it does, where nearly all registers hold operands and sums, clang
- * 19 spills some hundred. Accesses to words of global memory are seen by all of the device. */
+/* Branches that the compiler does not see: at one that it does, where nearly all registers hold operands and sums,
+ * clang 19 spills some hundred. Accesses to words of global memory are seen by all of the device. */
 #if defined(__gfx90a__)
 #define CDNA_LOAD_DEVICE  " glc"
 #define CDNA_STORE_DEVICE ""
