@@ -11,14 +11,15 @@
 
 #include "tests/sm80_emu/machine.h"
 
-#define STW_SHARED_FN     static inline
-#define DEV_FN            static inline
-#define DEV_METHOD        inline
-#define DEV_WAVE          32
-#define LEAF_QUEUES       1
-#define LEAF_PARTS        1
-#define LEAF_FLUSHES      0
-#define LEAF_SHARED_PARTS 1
+#define STW_SHARED_FN            static inline
+#define DEV_FN                   static inline
+#define DEV_METHOD               inline
+#define DEV_WAVE                 32
+#define LEAF_QUEUES              1
+#define LEAF_PARTS               1
+#define LEAF_FLUSHES             0
+#define LEAF_SHARED_PARTS        1
+#define LEAF_STATS_LOG2E(params) DEV_LOG2E
 #define DEV_UNROLL_FOR for
 #define DEV_UNROLL_2_FOR for
 #define DEV_ROLLED
