@@ -600,6 +600,8 @@ static void amd_names_what_no_own_loop_takes(void **state) {
         {"gfx90a", "gfx90a_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d252:causal_br:wl9", NULL},
         {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:alibi", "ALiBi"},
         {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:det", NULL},
+        {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:det:thd",
+         "f32 packed sequences in deterministic mode"},
         {"gfx90a", "gfx90a_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d192x128:causal_br:det", NULL},
         {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64:softcap9:det", "softcap"},
         {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d126",
