@@ -213,13 +213,7 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     if (!has_long_sums(p) ||
         (drains ? !has_short_keys(p) : stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
-    if (p->dtype == STW_F32) {
-        /* cdna_wait_unseen leaves a load behind where wrong cu_seqlens end a wait */
-        const uint32_t packed = STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV;
-        if ((p->features & STW_FEAT_DETERMINISTIC) && (p->features & packed))
-            return "f32 packed sequences in deterministic mode";
-        return stw_attn_needs_full(&rest);
-    }
+    if (p->dtype == STW_F32) return stw_attn_needs_full(&rest);
     rest.features &= ~(MASKS | SINGLE_PAIRS);
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
