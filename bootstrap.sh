@@ -4,7 +4,7 @@
 # Everything on a fresh Debian 12, one command each:
 #   ./bootstrap.sh demo   install what is missing, build for this machine alone, run attention backward on a transformer's activations
 #   ./bootstrap.sh build  install and build everything, with the device images of every GPU
-#   ./bootstrap.sh test   the same, then every test (what CI runs)
+#   ./bootstrap.sh test   the same, then the tests, of the slow ones a half, each day the other (what CI runs)
 #   ./bootstrap.sh full   the same, with a day's part of the long forms of conform, planted bugs, fuzzing, races and a second build
 #   ./bootstrap.sh coverage  which lines and branches of common/, backends/gpu/, dispatch/ the tests run (tests/coverage)
 # Needs root or sudo to install Debian packages, and only when one is missing.

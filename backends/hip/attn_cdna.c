@@ -175,20 +175,20 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
            rows * t->query + keys * t->key < most;
 }
 
-/* The matrix unit takes subnormal operands for zero (gfx90a): there are no kernels `every`. */
+/* gfx942's loops of 16 bits have kernels `every`; with the exact steps of gfx90a they have scratch. */
 extern const stw_attn_loop stw_attn_loop_cdna, stw_attn_loop_cdna_tall;
-static int is_flushing(const stw_variant *tile) {
-    return tile->loop != &stw_attn_loop_cdna && tile->loop != &stw_attn_loop_cdna_tall;
+static int has_every(const stw_variant *tile) {
+    return tile->loop == &stw_attn_loop_cdna || tile->loop == &stw_attn_loop_cdna_tall;
 }
 
-/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
- * and their tangent is as good as 16 bits want: its error does not shrink with it. */
+/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets.
+ * Their tanh is 1 - u, whose error does not shrink with it: under a softcap dBias of every pair has 16 bits. */
 static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
     if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
     const int direct = (p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p);
-    if (direct && (p->accumulate & STW_OUT_DBIAS) && is_flushing(tile))
+    if (direct && (p->accumulate & STW_OUT_DBIAS) && !has_every(tile))
         return "dBias of every pair that is added to what is there";
     if (direct && (p->features & STW_FEAT_SOFTCAP) && p->dbias_dtype == STW_F32)
         return "f32 dBias of every pair under a softcap";
@@ -209,7 +209,7 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         (drains ? !has_short_keys(p) : stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
     if (p->dtype == STW_F32) {
-        /* cdna_wait_unseen leaves a load behind where wrong cu_seqlens end a wait */
+        /* wrong cu_seqlens end cdna_wait_unseen while its load is under way */
         const uint32_t packed = STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV;
         if ((p->features & STW_FEAT_DETERMINISTIC) && (p->features & packed))
             return "f32 packed sequences in deterministic mode";
@@ -222,7 +222,7 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
     const uint32_t others = STW_FEAT_BIAS | STW_FEAT_ALIBI | MASKS;
-    if ((p->features & STW_FEAT_SOFTCAP) && (p->features & others) && is_flushing(tile))
+    if ((p->features & STW_FEAT_SOFTCAP) && (p->features & others) && !has_every(tile))
         return "a softcap with ALiBi, a bias or a mask in memory";
     return p->features & STW_FEAT_BIAS ? bias_refusal(tile, p) : NULL;
 }

@@ -38,7 +38,7 @@ def test_losses_are_those_of_pytorch(finetune, capsys: pytest.CaptureFixture) ->
 
 
 def test_it_learns(finetune) -> None:
-    # 0.57 to 0.59 with three seeds; after 30 steps of 8 pairs it is 1.00, as the texts of this Python fall out
+    # the ratio was 0.57 to 0.59 with seeds 1, 2 and 20; 30 steps of 8 pairs are too few: 1.00 with seed 20
     losses = finetune.main(["--steps", "60", "--batch", "16", "--untrained"])["sternway"]
     assert sum(losses[-12:]) < 0.8 * sum(losses[:12])
 
