@@ -16,8 +16,8 @@ compile() {
 
 hash() { sha256sum "$@" | cut -d ' ' -f 1; }
 
-# The compiler's own words, and the programs that it starts. An nvcc that is a script of another name for the toolkit's
-# tells by --dryrun where the toolkit is and with which flags it starts them: the same toolkit by two names is one compiler.
+# The compiler's own words, and the programs that it starts. An nvcc may be a script that calls the toolkit's: --dryrun
+# tells where the toolkit is and which flags its programs get, so that one toolkit by two names is one compiler.
 identity() {
     "$1" --version
     at=$(command -v "$1") && at=$(readlink -f "$at") || return 1

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, ALiBi, a
- * softcap, dropout, a bias and masks in memory in any company (backends/hip/attn_cdna.c). Every other problem takes the
- * shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that nobody
- * wants, and sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop; statistics
- * are negated (STW_STATS_NEGATED).
+ * softcap (gfx90a: alone or with dropout), dropout, a bias and masks in memory in any company
+ * (backends/hip/attn_cdna.c). Every other problem takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are
+ * all made; the scheduler drops a dK or dV that nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of
+ * dQ lie in the order of the shared loop; statistics are negated (STW_STATS_NEGATED).
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
  * head of the group, 32 rows a step. S and dP of a step are made in two halves:

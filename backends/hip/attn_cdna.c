@@ -180,14 +180,14 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
            rows * t->query + keys * t->key < most;
 }
 
-/* gfx942 has kernels `every`; with the exact steps of gfx90a they would spill. */
+/* gfx942's loops of 16 bits have kernels `every`; with the exact steps of gfx90a they have scratch. */
 extern const stw_attn_loop stw_attn_loop_cdna, stw_attn_loop_cdna_tall;
 static int has_every(const stw_variant *tile) {
     return tile->loop == &stw_attn_loop_cdna || tile->loop == &stw_attn_loop_cdna_tall;
 }
 
-/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets,
- * and their tangent is as good as 16 bits want: its error does not shrink with it. */
+/* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets.
+ * Their tanh is 1 - u, whose error does not shrink with it: under a softcap dBias of every pair has 16 bits. */
 static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";

@@ -26,7 +26,7 @@ template <class S> struct attn_softcap_side {
                     s.v[m][n][i] *= factor;
                     bits |= dev_bits(s.v[m][n][i]);
                 }
-        return (dev_uniform((int)bits) & 0x40000000) == 0;
+        return !dev_any_lane_has(bits, 0x40000000);
     }
     /* 2 x / SMALL -> tanh(x), within 2.3e-6 of itself. */
     DEV_METHOD void step(int k, int steps) {

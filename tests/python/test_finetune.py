@@ -38,8 +38,9 @@ def test_losses_are_those_of_pytorch(finetune, capsys: pytest.CaptureFixture) ->
 
 
 def test_it_learns(finetune) -> None:
-    losses = finetune.main(["--steps", "30", "--batch", "8", "--untrained"])["sternway"]
-    assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
+    # the ratio was 0.57 to 0.59 with seeds 1, 2 and 20; 30 steps of 8 pairs are too few: 1.00 with seed 20
+    losses = finetune.main(["--steps", "60", "--batch", "16", "--untrained"])["sternway"]
+    assert sum(losses[-12:]) < 0.8 * sum(losses[:12])
 
 
 def test_nothing_stays_enabled(finetune) -> None:

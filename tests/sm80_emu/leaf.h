@@ -45,9 +45,9 @@ DEV_FN uint32_t dev_lane() { return emu_self->number % DEV_WAVE; }
 DEV_FN int64_t dev_cta() { return (int64_t)emu_now.block_y * emu_now.x + emu_now.block_x; }
 /* On the GPU these ask all lanes of the warp. */
 template <class X> DEV_FN X emu_uniform(X x, emu_place at) {
-    emu_meet(&x, at, [](void *const *lanes) {
+    emu_meet(&x, at, [at](void *const *lanes) {
         for (int i = 1; i < EMU_LANES; ++i)
-            if (*(X *)lanes[i] != *(X *)lanes[0]) emu_fail("lanes of a warp differ in what they should share");
+            if (*(X *)lanes[i] != *(X *)lanes[0]) emu_fail_at(at, "lanes of a warp differ in what they should share");
     });
     return x;
 }
@@ -99,6 +99,10 @@ DEV_FN double dev_shuffle_xor(double x, int mask, emu_place at = emu_place::here
 }
 DEV_FN uint32_t dev_shuffle_xor(uint32_t x, int mask, emu_place at = emu_place::here()) {
     return emu_shuffle<uint32_t>::run(x, (int)dev_lane() ^ mask, at);
+}
+DEV_FN bool dev_any_lane_has(uint32_t x, uint32_t bits, emu_place at = emu_place::here()) {
+    for (int mask = 1; mask < DEV_WAVE; mask *= 2) x |= dev_shuffle_xor(x, mask, at);
+    return (x & bits) != 0;
 }
 DEV_FN uint32_t dev_shuffle(uint32_t x, int lane, emu_place at = emu_place::here()) {
     return emu_shuffle<uint32_t>::run(x, lane, at);

@@ -33,6 +33,11 @@ void emu_fail(const char *why) {
     abort();
 }
 
+void emu_fail_at(emu_place place, const char *why) {
+    fprintf(stderr, "sm80_emu: %s, at %s:%d\n", why, place.file, place.line);
+    abort();
+}
+
 void emu_fail_apart(emu_place first, emu_place other) {
     fprintf(stderr, "sm80_emu: lanes of a warp meet apart, at %s:%d and %s:%d\n", first.file, first.line, other.file,
             other.line);

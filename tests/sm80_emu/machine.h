@@ -60,6 +60,7 @@ void emu_yield();
 void emu_release_warp(int warp);
 void emu_barrier();
 [[noreturn]] void emu_fail(const char *why);
+[[noreturn]] void emu_fail_at(emu_place place, const char *why);
 [[noreturn]] void emu_fail_apart(emu_place first, emu_place other);
 
 /* All lanes of a warp meet, in one place of the source: a GPU waits forever for lanes that are elsewhere. The last one
