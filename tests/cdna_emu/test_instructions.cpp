@@ -206,7 +206,7 @@ static void swaps(CodeObject &code) {
 
 /* bf16 to nearest even; a NaN stays one. v_bitop3: its table has the bit of 4 a + 2 b + c. */
 static void conversions(CodeObject &code) {
-    std::vector<uint32_t> x = inputs(512), r(768);
+    std::vector<uint32_t> x = inputs(512), r(1024);
     const uint32_t edges[] = {0x3f808000u, 0x3f818000u, 0x3f808001u, 0x7f7fffffu,
                               0x7f800001u, 0xffffffffu, 0x00008000u};
     std::copy(std::begin(edges), std::end(edges), x.begin());
@@ -223,6 +223,7 @@ static void conversions(CodeObject &code) {
                   function_bits16((_Float16)function_float(b)) == function_bits16(function_half(r[512 + t] >> 16)),
               "two numbers to f16");
         check(r[256 + t] == ((a & ~b) | (b & c)), "v_bitop3");
+        check(r[768 + t] == (((a & ~b) | (b & c)) & 0xffffu), "v_bitop3 of 16 bits");
     }
 }
 

@@ -151,6 +151,19 @@ static u32 permuted(u32 a, u32 b, u32 select) {
 }
 static i32 low24(u32 x) { return (i32)(x << 8) >> 8; }
 
+/* v_bitop3: its table has the bit of 4 a + 2 b + c. */
+static void run_bits_of_three(Wave &w, const Instruction &in, bool of_16) {
+    const Read read = of_16 ? Read::f16 : Read::bits;
+    const u32 *source_of[3] = {source(w, in, 1, read), source(w, in, 2, read), source(w, in, 3, read)};
+    alignas(64) u32 r[LANES] = {0};
+    for (u32 row = 0; row < 8; ++row) EACH_LANE {
+            u32 bits = in.form >> row & 1 ? ~0u : 0;
+            for (u32 k = 0; k < 3; ++k) bits &= row >> (2 - k) & 1 ? source_of[k][l] : ~source_of[k][l];
+            r[l] |= bits;
+        }
+    of_16 ? result16(w, in, r) : result(w, in, r);
+}
+
 /* gfx950: of each two rows of so many lanes, the second of the first operand and the first of the second. */
 static void run_lane_swap(Wave &w, const Instruction &in, int rows) {
     if (~w.exec()) fault(w, in, "lanes are swapped where some are off");
@@ -370,17 +383,8 @@ static const Entry others[] = {
      }},
     {"v_permlane16_swap_b32", [](Wave &w, const Instruction &in) { run_lane_swap(w, in, 16); }},
     {"v_permlane32_swap_b32", [](Wave &w, const Instruction &in) { run_lane_swap(w, in, 32); }},
-    {"v_bitop3_b32",
-     [](Wave &w, const Instruction &in) {
-         const u32 *source_of[3] = {source(w, in, 1), source(w, in, 2), source(w, in, 3)};
-         alignas(64) u32 r[LANES] = {0};
-         for (u32 row = 0; row < 8; ++row) EACH_LANE {
-                 u32 bits = in.form >> row & 1 ? ~0u : 0;
-                 for (u32 k = 0; k < 3; ++k) bits &= row >> (2 - k) & 1 ? source_of[k][l] : ~source_of[k][l];
-                 r[l] |= bits;
-             }
-         result(w, in, r);
-     }},
+    {"v_bitop3_b32", [](Wave &w, const Instruction &in) { run_bits_of_three(w, in, false); }},
+    {"v_bitop3_b16", [](Wave &w, const Instruction &in) { run_bits_of_three(w, in, true); }},
     {"v_nop", run_nothing},
     {"v_pk_add_f32",
      [](Wave &w, const Instruction &in) { packed_float(w, in, 2, [](float a, float b, float) { return a + b; }); }},

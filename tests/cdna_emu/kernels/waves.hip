@@ -109,8 +109,10 @@ KERNEL conversions(const float *input, uint32_t *result) {
     b2 pair = {(__bf16)input[t], (__bf16)input[256 + t]};
     h2 halves = {(_Float16)input[t], (_Float16)input[256 + t]};
     asm("v_bitop3_b32 %0, %1, %2, %3 bitop3:0xb8" : "=v"(bits) : "v"(a), "v"(b), "v"(((const uint32_t *)input)[t ^ 1]));
-    result[t] = __builtin_bit_cast(uint32_t, pair);
     result[256 + t] = bits;
+    asm("v_bitop3_b16 %0, %1, %2, %3 bitop3:0xb8" : "=v"(bits) : "v"(a), "v"(b), "v"(((const uint32_t *)input)[t ^ 1]));
+    result[t] = __builtin_bit_cast(uint32_t, pair);
+    result[768 + t] = bits & 0xffffu;
     result[512 + t] = __builtin_bit_cast(uint32_t, halves);
 }
 #endif
