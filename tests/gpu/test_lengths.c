@@ -93,6 +93,8 @@ static void clamped_forward(const char *line, const change *changes, int count, 
 
 #define CHANGES(...) (const change[]){__VA_ARGS__}, (int)(sizeof((const change[]){__VA_ARGS__}) / sizeof(change))
 #define PACKED       "attn_bwd:bf16:b4h4k2s130x140d64:thd:tq400:tk420:causal_br:seed5"
+/* Three key blocks a sequence in CDNA's own loop. */
+#define TURNS_F32 "attn_bwd:f32:b4h2k1s130x140d200:thd:tq400:tk420:causal_br:seed5:det"
 
 static void starts_out_of_range(void **state) {
     (void)state;
@@ -118,6 +120,19 @@ static void starts_out_of_range(void **state) {
                 CHANGES({STW_VERIFY_CU_Q, 0, INT_MIN}, {STW_VERIFY_CU_KV, 0, -5}), 0x03);
 #undef LINE
     }
+}
+
+static void starts_out_of_range_f32(void **state) {
+    (void)state;
+    clamped(TURNS_F32 ":cuq0,65,195,300,400:cuk0,70,210,350,420",
+            CHANGES({STW_VERIFY_CU_Q, 4, INT_MAX}, {STW_VERIFY_CU_KV, 4, INT_MAX}), 0x03);
+    clamped(TURNS_F32 ":cuq100,165,270,400,400:cuk100,180,280,420,420",
+            CHANGES({STW_VERIFY_CU_Q, 3, 1000}, {STW_VERIFY_CU_Q, 4, 1100}, {STW_VERIFY_CU_KV, 3, INT_MAX},
+                    {STW_VERIFY_CU_KV, 4, INT_MAX}),
+            0x03);
+    clamped(TURNS_F32 ":cuq0,65,195,300,400:cuk0,70,170,270,410", CHANGES({STW_VERIFY_CU_KV, 4, 420}), 0x02);
+    clamped(TURNS_F32 ":cuq0,65,195,300,400:cuk0,70,210,350,420",
+            CHANGES({STW_VERIFY_CU_Q, 0, INT_MIN}, {STW_VERIFY_CU_KV, 0, -5}), 0x03);
 }
 
 static void used_lengths_out_of_range(void **state) {
@@ -205,6 +220,7 @@ static void decreasing_starts(void **state) {
 static void decreasing_starts_in_order(void **state) {
     (void)state;
     overlapping(PACKED ":det:cuq0,100,150,200,300:cuk0,70,210,350,420", CHANGES({STW_VERIFY_CU_Q, 2, 50}), 0x01);
+    overlapping(TURNS_F32 ":cuq0,100,150,200,300:cuk0,70,210,350,420", CHANGES({STW_VERIFY_CU_Q, 2, 50}), 0x01);
     overlapping(LONG ":det", CHANGES({STW_VERIFY_CU_Q, 2, 0}, {STW_VERIFY_CU_Q, 3, 700}), 0x01);
     overlapping(LONG ":det:causal_br",
                 CHANGES({STW_VERIFY_CU_Q, 2, 0}, {STW_VERIFY_CU_Q, 3, 700}, {STW_VERIFY_CU_KV, 2, 0},
@@ -214,9 +230,10 @@ static void decreasing_starts_in_order(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(starts_out_of_range),  cmocka_unit_test(used_lengths_out_of_range),
-        cmocka_unit_test(offsets_out_of_range), cmocka_unit_test(intervals_out_of_range),
-        cmocka_unit_test(decreasing_starts),    cmocka_unit_test(decreasing_starts_in_order),
+        cmocka_unit_test(starts_out_of_range),        cmocka_unit_test(starts_out_of_range_f32),
+        cmocka_unit_test(used_lengths_out_of_range),  cmocka_unit_test(offsets_out_of_range),
+        cmocka_unit_test(intervals_out_of_range),     cmocka_unit_test(decreasing_starts),
+        cmocka_unit_test(decreasing_starts_in_order),
     };
     return gpu_main(argc, argv, "gpu_lengths", tests, sizeof tests / sizeof *tests, 160);
 }
