@@ -384,8 +384,8 @@ std::shared_ptr<const Hazards> hazards_of(const Program &program, Arch arch) {
 
 /* ---- the watch ---- */
 
-/* Whether a product among the last `back` - 1 instructions that were kept has written all of these registers again: what
- * is read then is its result, for which it has waited itself. */
+/* Whether a product among the last `back` - 1 instructions that were kept has written all of these registers again:
+ * what is read then is its result, for which it has waited itself. */
 static bool written_again(const Issued &issued, u32 back, Registers both) {
     for (u32 n = 1; n < back; ++n)
         for (const Touched &a : issued.last[(issued.count - n) % KEPT].facts->touched)
