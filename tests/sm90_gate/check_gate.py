@@ -11,7 +11,9 @@ multiprocessor four times. A line of gate.txt that no kernel needs any more is a
 takes one by one end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
 
     python3 check_gate.py IMAGE TABLE CUOBJDUMP"""
+import bisect
 import fnmatch
+import itertools
 import pathlib
 import re
 import subprocess
@@ -41,28 +43,31 @@ def read(cuobjdump, image, what):
 def code(text):
     """[(address, instruction)] by kernel."""
     kernels, current = {}, None
+    instruction = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
     for line in text.splitlines():
-        if name := re.search(r"Function : (\S+)", line):
-            current = kernels.setdefault(name[1], [])
-        elif (found := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?);", line)) and current is not None:
-            current.append((int(found[1], 16), found[2].strip()))
+        if "Function : " in line:
+            current = kernels.setdefault(line.split("Function : ")[1].split()[0], [])
+        elif (found := instruction.match(line)) and current is not None:
+            current.append((int(found[1], 16), found[2]))
     return kernels
 
 
 def count(instructions, pattern):
-    return sum(re.search(pattern, text) is not None for _, text in instructions)
+    seen = re.compile(pattern).search
+    return sum(seen(text) is not None for _, text in instructions)
 
 
 def hot_loop(instructions, products):
     """The shortest loop with just so many matrix instructions: that of steps with nothing special."""
-    best = None
-    for at, text in instructions:
-        if not (jump := re.search(r"\bBRA\b.*?(0x[0-9a-f]+)", text)) or int(jump[1], 16) >= at:
+    best, places = None, [at for at, _ in instructions]
+    before = list(itertools.accumulate(("HGMMA" in text for _, text in instructions), initial=0))
+    for i, (at, text) in enumerate(instructions):
+        if "BRA" not in text or not (jump := re.search(r"\bBRA\b.*?(0x[0-9a-f]+)", text)) or int(jump[1], 16) >= at:
             continue
-        body = [row for row in instructions if int(jump[1], 16) <= row[0] <= at]
-        if count(body, "HGMMA") == products and (best is None or len(body) < len(best)):
-            best = body
-    return best
+        first = bisect.bisect_left(places, int(jump[1], 16))
+        if before[i + 1] - before[first] == products and (best is None or i + 1 - first < len(best)):
+            best = range(first, i + 1)
+    return best and [instructions[i] for i in best]
 
 
 def check_step(body, values, softcap, spilled_most, products):
