@@ -28,7 +28,9 @@ CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 319, ("g
                   ("gfx942", 192, "f16"): 554, ("gfx942", "tall", "f16"): 509, ("gfx942", 256, "f16"): 459,
                   ("gfx942", 256, "f32"): 1105, ("gfx942", 128, "f32"): 1060, ("gfx942", 64, "f32"): 1500,
                   ("gfx90a", 256, "f32"): 1105, ("gfx90a", 128, "f32"): 1060, ("gfx90a", 64, "f32"): 1500,
-                  ("gfx90a", 192, "bf16"): 556, ("gfx90a", "tall", "bf16"): 511, ("gfx90a", 256, "bf16"): 459}
+                  ("gfx90a", 192, "bf16"): 556, ("gfx90a", "tall", "bf16"): 511, ("gfx90a", 256, "bf16"): 459,
+                  ("gfx950", 64, "f16"): 300, ("gfx950", 128, "f16"): 510, ("gfx950", 256, "f16"): 418,
+                  ("gfx950", 64, "bf16"): 298, ("gfx950", 128, "bf16"): 506, ("gfx950", 256, "bf16"): 418}
 
 # Kernels without features whose scores are made in ordinary registers (SCORES_HERE).
 CDNA_STEP_HERE = {("gfx942", 128, "bf16"): 494, ("gfx942", 128, "f16"): 517, ("gfx90a", 128, "bf16"): 518}
@@ -40,7 +42,7 @@ CDNA_STEP_HERE = {("gfx942", 128, "bf16"): 494, ("gfx942", 128, "f16"): 517, ("g
 # of rows come out of vector registers.
 CDNA_STEP_MORE = {"plain": 0, "tall": 0, "ordered": 25, "alibi": 60, "softcap": 140, "hidden": 12, "dropout": 460, "bias": 185, "bytes": 210}
 # Of f32 those that the compiler does not see (cdna.h), and what turns add to a step.
-TURN_BRANCHES, TURN_BRANCHES_F32, TURNS_F32 = 3, 4, 40
+TURN_BRANCHES, TURN_BRANCHES_F32, TURNS_F32 = {"gfx90a": 3, "gfx942": 3, "gfx950": 2}, 4, 40
 # Where it is asked for at run time (dropout, a bias; above head dim 64 ALiBi and a softcap): branches, and what they add.
 ASKED_BRANCHES, ASKED_MORE = 4, 25
 # Loops of other modes that hold none but their own branch: those whose steps test all pairs hold others, too. Under masks in
@@ -95,7 +97,8 @@ def main():
     bounds = [line.split(None, 4) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
               if line and not line.startswith("#")]
     jagged = all(name.startswith("stw_jagged") for name in kernels)
-    bounds = [bound for bound in bounds if bound[0].startswith("stw_jagged") == jagged]
+    bounds = [bound for bound in bounds if bound[0].startswith("stw_jagged") == jagged and
+              not (arch == "gfx950" and "ARCH" in bound[0])]
     needed = set()
     for name, facts in kernels.items():
         allowed = {"scratch": 0, "vector_spills": 0, "scalar_spills": 0, "static_lds": 0}
@@ -107,7 +110,7 @@ def main():
                 break
         failures += [f"{name}: {what} {facts[what]}, at most {most}" for what, most in allowed.items() if facts[what] > most]
     failures += [f"gate.txt: no kernel needs {bounds[i][0]}" for i in range(len(bounds))
-                 if i not in needed and ("gfx" not in bounds[i][0] or arch in bounds[i][0])]
+                 if i not in needed and (arch in bounds[i][0] or ("gfx" not in bounds[i][0] and arch != "gfx950"))]
 
     rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), (\d+), \d+, (\d+), (\d+), (\w+)\)", pathlib.Path(table).read_text(), re.M)
     for row, *numbers, loop in rows:
@@ -129,6 +132,8 @@ def main():
             product = bm * bn * hd // 4096 // warps
             keys, held = 64 if hd > 192 else 128 if hd > 128 else 192, 16 if hd > 192 else 32 # STW_CDNA_BN, STW_CDNA_HELD
             step = (3 * hd + 2 * (CDNA_TALL_V if tall else hd)) * CDNA_ROWS * keys // 4096 // WAVES
+            if own and loop == "cdna_few": # S, dP and dQ, 3 of 5 products, take 32 columns or keys an instruction
+                step = step * 7 // 10
             f32 = loop == "cdna_f32"
             if f32: # STW_CDNA_F32_BN; four instructions a product, blocks of bm rows
                 keys, held = 64 if hd > 128 else 128 if hd > 64 else 192, 16
@@ -160,15 +165,15 @@ def main():
                 elif min(under_way for _, _, under_way in loops) < held * hd // 64 // WAVES:
                     failures.append(f"{name}: {loops}: a step waits for its own additions")
             elif own:
-                loops = straight_loops(instructions, (TURN_BRANCHES_F32 if f32 else TURN_BRANCHES) if ordered else 0)
+                loops = straight_loops(instructions, (TURN_BRANCHES_F32 if f32 else TURN_BRANCHES[arch]) if ordered else 0)
                 dtype = "f32" if f32 else "bf16" if "_bf16_" in name else "f16"
                 most = CDNA_STEP_MOST[arch, "tall" if tall else hd, dtype] + (TURNS_F32 if f32 and ordered else CDNA_STEP_MORE[mode])
                 if mode == "plain":
                     most = CDNA_STEP_HERE.get((arch, hd, dtype), most)
                 inline = 4 * step if ordered and arch == "gfx90a" and not f32 else 0 # the exact steps, each product as four of f32
-                straight = 2 if arch == "gfx942" and "_bf16_" in name or mode in STRAIGHT_2 else 3 # else in the third, sums may be added one by one
+                straight = 2 if arch != "gfx90a" and "_bf16_" in name or mode in STRAIGHT_2 else 3 # else in the third, sums may be added one by one
                 # dQ alone, in a wave that sees none of a step's pairs
-                unseen = hd * CDNA_ROWS * keys // 4096 // WAVES if mode in ("plain", "tall") and not f32 and (arch, dtype) != ("gfx90a", "f16") else 0
+                unseen = hd * CDNA_ROWS * keys // (8192 if loop == "cdna_few" else 4096) // WAVES if mode in ("plain", "tall") and not f32 and (arch, dtype) != ("gfx90a", "f16") else 0
                 shortest = loops.pop(0) if unseen and loops else (0, 0, 63)
                 if ordered:
                     loops = [found for found in loops if found[0] == step] # not that of a turn which is waited for
