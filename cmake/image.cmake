@@ -232,13 +232,19 @@ endif()
 set(STERNWAY_HIP_FLAGS -x hip --cuda-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -mcode-object-version=4
     -fuse-cuid=none -munsafe-fp-atomics -std=c++17 -Wall -Wextra -Werror)
 
-# _stw_hip_compiler(arch): STERNWAY_HIP_COMPILER_<arch>, the first compiler that makes a code object of an empty file; "":
-# none, with its words in _words.
+set(STERNWAY_ARCHS_NEWER gfx950) # clang 19 does not know them
+
+# _stw_hip_compiler(arch): STERNWAY_HIP_COMPILER_<arch>, which makes a code object of an empty file; "": none, with
+# its words in _words.
 macro(_stw_hip_compiler arch)
     file(CONFIGURE OUTPUT ${_images}/empty.hip CONTENT "" @ONLY)
     set(STERNWAY_HIP_COMPILER_${arch})
-    foreach(_compiler IN ITEMS ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_COMPILER_NEWER})
-        if(NOT STERNWAY_HIP_COMPILER_${arch})
+    set(_compilers ${STERNWAY_HIP_COMPILER})
+    if(${arch} IN_LIST STERNWAY_ARCHS_NEWER)
+        list(APPEND _compilers ${STERNWAY_HIP_COMPILER_NEWER})
+    endif()
+    foreach(_compiler IN LISTS _compilers)
+        if(_compiler AND NOT STERNWAY_HIP_COMPILER_${arch})
             execute_process(COMMAND ${_compiler} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch}
                 -c ${_images}/empty.hip -o ${_images}/empty.co RESULT_VARIABLE _failed OUTPUT_QUIET ERROR_VARIABLE _words)
             if(NOT _failed)
@@ -248,23 +254,25 @@ macro(_stw_hip_compiler arch)
     endforeach()
 endmacro()
 
-# _stw_hip_image(source arch table): one code object, if a compiler knows the arch.
+# _stw_hip_image(source arch table): one code object, if it is there or a compiler knows the arch.
 macro(_stw_hip_image source arch table)
     get_filename_component(_stem ${source} NAME_WE)
     set(_output ${_images}/${_stem}.${arch}.co)
     set(_depends -Xclang -dependency-file) # -MD does nothing here from clang 22 on
-    if(STERNWAY_HIP_COMPILER_${arch})
-        if(STERNWAY_IMAGES_FROM AND EXISTS ${STERNWAY_IMAGES_FROM}/${_stem}.${arch}.co)
-            configure_file(${STERNWAY_IMAGES_FROM}/${_stem}.${arch}.co ${_output} COPYONLY)
-        else()
-            add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
-                COMMAND ${_clang_cached} ${STERNWAY_HIP_COMPILER_${arch}} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -O3 -fno-slp-vectorize
-                    "-DSTW_VARIANT_TABLE=\"common/tuning/${table}.${arch}.def\""
-                    -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
-                    ${_depends} -Xclang ${_output}.d -Xclang -MT -Xclang ${_output} -c ${source} -o ${_output}
-                COMMENT "Device image ${arch} of ${_stem}" VERBATIM)
-        endif()
+    set(_from ${STERNWAY_IMAGES_FROM}/${_stem}.${arch}.co)
+    if(STERNWAY_IMAGES_FROM AND EXISTS ${_from})
+        configure_file(${_from} ${_output} COPYONLY)
         _stw_image(HIP ${arch} CODE_OBJECT ${_output})
+    elseif(STERNWAY_HIP_COMPILER_${arch})
+        add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
+            COMMAND ${_clang_cached} ${STERNWAY_HIP_COMPILER_${arch}} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -O3 -fno-slp-vectorize
+                "-DSTW_VARIANT_TABLE=\"common/tuning/${table}.${arch}.def\""
+                -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
+                ${_depends} -Xclang ${_output}.d -Xclang -MT -Xclang ${_output} -c ${source} -o ${_output}
+            COMMENT "Device image ${arch} of ${_stem}" VERBATIM)
+        _stw_image(HIP ${arch} CODE_OBJECT ${_output})
+    endif()
+    if(STERNWAY_HIP_COMPILER_${arch})
         set(_text ${CMAKE_BINARY_DIR}/hip-sources/${_stem}.${arch}.hip)
         add_custom_command(OUTPUT ${_text} DEPENDS ${source} DEPFILE ${_text}.d
             COMMAND ${STERNWAY_HIP_COMPILER_${arch}} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -E -P
@@ -282,25 +290,28 @@ if(STERNWAY_HIP AND NOT _any_hip)
 elseif(STERNWAY_HIP)
     find_program(STERNWAY_HIP_COMPILER NAMES clang-19 clang amdclang++ hipcc HINTS ENV ROCM_PATH PATHS /opt/rocm
         PATH_SUFFIXES bin llvm/bin DOC "clang with the AMDGPU target, for the HIP images")
-    find_program(STERNWAY_HIP_COMPILER_NEWER NAMES clang-22 DOC "clang for the HIP images of archs that STERNWAY_HIP_COMPILER does not know")
-    if(NOT STERNWAY_HIP_COMPILER_NEWER)
-        set(STERNWAY_HIP_COMPILER_NEWER "")
-    endif()
+    find_program(STERNWAY_HIP_COMPILER_NEWER NAMES clang-22 DOC "clang for the HIP images of archs that clang 19 does not know")
+    set(_of_archs "")
+    foreach(_arch IN LISTS STERNWAY_ARCHS_HIP)
+        _stw_hip_compiler(${_arch})
+        string(APPEND _of_archs ", ${_arch} ${STERNWAY_HIP_COMPILER_${_arch}}")
+    endforeach()
     if(STERNWAY_SANITIZE)
         list(APPEND STERNWAY_LEFT_OUT "HIP images (STERNWAY_SANITIZE)")
         message(STATUS "sternway HIP images: none, the sanitizers do not reach device code")
-    elseif(STERNWAY_HIP_COMPILER)
-        message(STATUS "sternway HIP images: ${STERNWAY_HIP_COMPILER}")
+    elseif(STERNWAY_HIP_COMPILER OR STERNWAY_HIP_COMPILER_NEWER)
+        message(STATUS "sternway HIP compilers${_of_archs}")
         foreach(_arch IN LISTS STERNWAY_ARCHS_HIP)
             _stw_wanted(_is_wanted ${_arch} code_object)
             if(_is_wanted)
-                _stw_hip_compiler(${_arch})
-                if(NOT STERNWAY_HIP_COMPILER_${_arch} AND _named)
-                    message(FATAL_ERROR "${_wanted_by}: no compiler for ${_arch} (STERNWAY_HIP_COMPILER, STERNWAY_HIP_COMPILER_NEWER): ${_words}")
-                elseif(NOT STERNWAY_HIP_COMPILER_${_arch})
+                set(_from ${STERNWAY_IMAGES_FROM}/attn_bwd_cdna.${_arch}.co)
+                if(NOT STERNWAY_HIP_COMPILER_${_arch} AND NOT (STERNWAY_IMAGES_FROM AND EXISTS ${_from}))
+                    set(_missing "no compiler for ${_arch} (STERNWAY_HIP_COMPILER, STERNWAY_HIP_COMPILER_NEWER: clang-22 with lld-22)")
+                    if(_named)
+                        message(FATAL_ERROR "${_wanted_by}: ${_missing}: ${_words}")
+                    endif()
                     list(APPEND STERNWAY_LEFT_OUT "${_arch} images (no clang was found that knows it)")
-                    message(WARNING "sternway: no compiler for ${_arch} (STERNWAY_HIP_COMPILER, STERNWAY_HIP_COMPILER_NEWER: clang-22 with lld-22), "
-                        "which gets no image: ${_words}")
+                    message(WARNING "sternway: ${_missing}, which gets no image: ${_words}")
                 endif()
                 _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/attn_bwd_cdna.hip ${_arch} attn_bwd)
                 _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/jagged_cdna.hip ${_arch} jagged)

@@ -1116,6 +1116,7 @@ static void xcds_get_whole_heads(void **state) {
     static const struct {
         const char *problem;
         uint32_t units, xcds;
+        int is_950;
     } rows[] = {
         {"b1h32k8s8192d128", 304, 8},         {"b1h32k8s8192d128:causal_br", 304, 8},
         {"b3h16s8192d128:causal_br", 304, 8}, {"b1h32k8s8192d128", 228, 0},
@@ -1123,12 +1124,16 @@ static void xcds_get_whole_heads(void **state) {
         {"b1h32k8s8192d128", 38, 0},          {"b1h32k8s8192d128:det", 304, 0},
         {"b1h32k8s8192d128", 104, 0},         {"b2h8s300d128:thd:tq600:tk600", 304, 0},
         {"b1h8k1s2048d128", 304, 8}, /* of parts by query heads */
+        {"b1h32k8s8192d128", 256, 8, 1},      {"b1h32k8s8192d128", 64, 2, 1},
+        {"b1h32k8s8192d128", 32, 0, 1},       {"b1h32k8s8192d128", 304, 0, 1},
+        {"b1h32k8s8192d128:det", 256, 0, 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char text[160];
         snprintf(text, sizeof text, "attn_bwd:bf16:%s", rows[i].problem);
         stw_attn_params p = params_of(text);
-        stw_variant tile = tile_called("gfx942", "gfx942_32x64_hd128");
+        stw_variant tile =
+            rows[i].is_950 ? tile_called("gfx950", "gfx950_32x64_hd128") : tile_called("gfx942", "gfx942_32x64_hd128");
         stw_attn_launch l;
         p.units = rows[i].units;
         stw_attn_launch_of(STW_CALL_BWD, &tile, &p, 64, (void *)0x10000, &l);

@@ -13,7 +13,7 @@ class Sternway(CMakePackage):
 
     version("0.1.0", branch="main", git="https://sternway.invalid/sternway.git")
 
-    ARCHS = ("sm80", "sm90", "gfx90a", "gfx942", "gfx950")
+    ARCHS = ("sm80", "sm90", "gfx90a", "gfx942")  # gfx950 needs an llvm 22 beside llvm 19
     variant("archs", default="all", values=("all",) + ARCHS, multi=True, description="GPU archs to build images of")
     variant("cuda", default=True, description="Build the CUDA backend")
     variant("rocm", default=True, description="Build the HIP backend")
