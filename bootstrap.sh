@@ -4,7 +4,7 @@
 # Everything on a fresh Debian 12, one command each:
 #   ./bootstrap.sh demo   install what is missing, build for this machine alone, run attention backward on a transformer's activations
 #   ./bootstrap.sh build  install and build everything, with the device images of every GPU
-#   ./bootstrap.sh test   the same, then the tests, of the slow ones a half, each day the other (what CI runs)
+#   ./bootstrap.sh test   the same, then the tests, of the slow ones a third, each day another (what CI runs)
 #   ./bootstrap.sh full   the same, with a day's part of the long forms of conform, planted bugs, fuzzing, races and a second build
 #   ./bootstrap.sh coverage  which lines and branches of common/, backends/gpu/, dispatch/ the tests run (tests/coverage)
 # Needs root or sudo to install Debian packages, and only when one is missing.
@@ -234,12 +234,12 @@ tests() {
 }
 
 # CI stops after 90 minutes, and all images from nothing take more than half an hour of two cores. So each day has another
-# half of the first arguments' tests; a third behind a build of 20 minutes, a quarter behind one of 40. STW_PART=all runs all.
+# third of the first arguments' tests; a quarter behind a build of 20 minutes, a fifth behind one of 40. STW_PART=all runs all.
 run_tests() { # FOLDER, ctest's arguments of the tests that may wait for another day, --, those of all
-    local folder=$1 parted=() names=() parts=2; shift
+    local folder=$1 parted=() names=() parts=3; shift
     while [ "$1" != -- ]; do parted+=("$1"); shift; done; shift
-    if [ "$release_seconds" -gt 1200 ]; then parts=3; fi
-    if [ "$release_seconds" -gt 2400 ]; then parts=4; fi
+    if [ "$release_seconds" -gt 1200 ]; then parts=4; fi
+    if [ "$release_seconds" -gt 2400 ]; then parts=5; fi
     if [ "${STW_PART:-}" != all ]; then
         mapfile -t names < <(ctest --test-dir "$folder" -N "${parted[@]}" | sed -n 's/^ *Test *#[0-9]*: //p' |
             awk -v day="${STW_PART:-$day}" -v parts=$parts '(NR + day) % parts')
