@@ -1111,29 +1111,17 @@ static void f32_sums_of_amd_are_short(void **state) {
 
 /* XCDs get whole heads where they share them evenly; then as many heads as go through their key blocks together divide
  * an XCD's. */
-static void xcds_get_whole_heads(void **state) {
-    (void)state;
-    static const struct {
-        const char *problem;
-        uint32_t units, xcds;
-        int is_950;
-    } rows[] = {
-        {"b1h32k8s8192d128", 304, 8},         {"b1h32k8s8192d128:causal_br", 304, 8},
-        {"b3h16s8192d128:causal_br", 304, 8}, {"b1h32k8s8192d128", 228, 0},
-        {"b1h12s8192d128", 228, 6},           {"b1h32k8s8192d128", 76, 2},
-        {"b1h32k8s8192d128", 38, 0},          {"b1h32k8s8192d128:det", 304, 0},
-        {"b1h32k8s8192d128", 104, 0},         {"b2h8s300d128:thd:tq600:tk600", 304, 0},
-        {"b1h8k1s2048d128", 304, 8}, /* of parts by query heads */
-        {"b1h32k8s8192d128", 256, 8, 1},      {"b1h32k8s8192d128", 64, 2, 1},
-        {"b1h32k8s8192d128", 32, 0, 1},       {"b1h32k8s8192d128", 304, 0, 1},
-        {"b1h32k8s8192d128:det", 256, 0, 1},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+typedef struct xcds_row {
+    const char *problem;
+    uint32_t units, xcds;
+} xcds_row;
+
+static void check_xcds(const char *arch, const char *id, const xcds_row *rows, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
         char text[160];
         snprintf(text, sizeof text, "attn_bwd:bf16:%s", rows[i].problem);
         stw_attn_params p = params_of(text);
-        stw_variant tile =
-            rows[i].is_950 ? tile_called("gfx950", "gfx950_32x64_hd128") : tile_called("gfx942", "gfx942_32x64_hd128");
+        stw_variant tile = tile_called(arch, id);
         stw_attn_launch l;
         p.units = rows[i].units;
         stw_attn_launch_of(STW_CALL_BWD, &tile, &p, 64, (void *)0x10000, &l);
@@ -1141,6 +1129,24 @@ static void xcds_get_whole_heads(void **state) {
         if (xcds != rows[i].xcds) fail_msg("%s of %u units: %u XCDs", text, rows[i].units, xcds);
         if (xcds) assert_int_equal(l.p.batch * l.p.heads_kv % (xcds * l.heads_in_l2), 0);
     }
+}
+
+static void xcds_get_whole_heads(void **state) {
+    (void)state;
+    static const xcds_row gfx942[] = {
+        {"b1h32k8s8192d128", 304, 8},         {"b1h32k8s8192d128:causal_br", 304, 8},
+        {"b3h16s8192d128:causal_br", 304, 8}, {"b1h32k8s8192d128", 228, 0},
+        {"b1h12s8192d128", 228, 6},           {"b1h32k8s8192d128", 76, 2},
+        {"b1h32k8s8192d128", 38, 0},          {"b1h32k8s8192d128:det", 304, 0},
+        {"b1h32k8s8192d128", 104, 0},         {"b2h8s300d128:thd:tq600:tk600", 304, 0},
+        {"b1h8k1s2048d128", 304, 8}, /* of parts by query heads */
+    };
+    static const xcds_row gfx950[] = {
+        {"b1h32k8s8192d128", 256, 8}, {"b1h32k8s8192d128", 64, 2},      {"b1h32k8s8192d128", 32, 0},
+        {"b1h32k8s8192d128", 304, 0}, {"b1h32k8s8192d128:det", 256, 0},
+    };
+    check_xcds("gfx942", "gfx942_32x64_hd128", gfx942, sizeof gfx942 / sizeof *gfx942);
+    check_xcds("gfx950", "gfx950_32x64_hd128", gfx950, sizeof gfx950 / sizeof *gfx950);
 }
 
 /* f32 dK and dV have kernels of their own, which drain long sums. Those of few outputs and of parts do not: there no
