@@ -224,7 +224,7 @@ tests() {
     build release "${python[@]}"
     local release_seconds=$((SECONDS - begin))
     say "tests, release build (conform, golden vectors, mutants and units)"
-    run_tests build/release -L emu -LE full -- -LE full
+    run_tests build/release -L 'emu|wait' -LE full -- -LE full
     local sanitized=asan
     case "$CC" in *clang*) sanitized=fuzz ;; esac # the fuzz targets are libFuzzer's, so clang's
     build "$sanitized" -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images" # device code is the same under sanitizers
