@@ -12,7 +12,6 @@
 #include <cmocka.h>
 
 #include "run_calls.h"
-#include "slower.h"
 
 #define MI300X    "AMD Instinct MI300X|gfx942:sramecc+:xnack-|304|65536|206141652992|0000:05:00.0"
 #define MI300X_E5 "AMD Instinct MI300X|gfx942:sramecc+:xnack-|304|65536|206141652992|0000:e5:00.0"
@@ -330,18 +329,30 @@ static void fork_after_run(void **state) {
 }
 
 /* Our own part of a run call and of a later plan (goals: 2000 ns, 20000 ns, which test_cuda_calls.c holds the
- * same code to); the bound here is wide, the figures are printed. */
+ * same code to); the bound here is wide, the figures are printed. The machine may be busy: of each the best of some
+ * tries. */
 static void overhead(void **state) {
     (void)state;
-    double plain = 0, rich = 0, once = 0, plan = 0;
-    tool("hip7", LIST(TWO, "FAKE_FAST=1"), LIST("hip", "overhead"));
-    const char *line = strstr(run.out, "\nrun ");
-    assert_non_null(line);
-    assert_int_equal(sscanf(line, "\nrun %lf rich %lf once %lf plan %lf", &plain, &rich, &once, &plan), 4);
-    printf("overhead: run call %.0f ns, with every tensor %.0f ns, without a plan %.0f ns, plan %.0f ns\n", plain, rich,
-           once, plan);
-    assert_true(plain > 0 && plain < 20000 * SLOWER && rich > 0 && rich < 40000 * SLOWER && once > 0 &&
-                once < 40000 * SLOWER && plan > 0 && plan < 200000 * SLOWER);
+    enum { KINDS = 4 };
+    static const double most[KINDS] = {20000, 40000, 40000, 200000};
+    double best[KINDS] = {1e12, 1e12, 1e12, 1e12};
+    int met = 0;
+    for (int n = 0; n < 20 && met < KINDS; ++n) {
+        double took[KINDS];
+        tool("hip7", LIST(TWO, "FAKE_FAST=1"), LIST("hip", "overhead"));
+        const char *line = strstr(run.out, "\nrun ");
+        assert_non_null(line);
+        assert_int_equal(sscanf(line, "\nrun %lf rich %lf once %lf plan %lf", &took[0], &took[1], &took[2], &took[3]),
+                         KINDS);
+        met = 0;
+        for (int i = 0; i < KINDS; ++i) {
+            best[i] = took[i] < best[i] ? took[i] : best[i];
+            met += best[i] > 0 && best[i] < most[i];
+        }
+    }
+    printf("overhead: run call %.0f ns, with every tensor %.0f ns, without a plan %.0f ns, plan %.0f ns\n", best[0],
+           best[1], best[2], best[3]);
+    assert_int_equal(met, KINDS);
 }
 
 int main(void) {
