@@ -52,8 +52,9 @@ DEV_FN int64_t dev_uniform(int64_t x) {
              high = __reduce_or_sync(0xFFFFFFFFu, (unsigned)(x >> 32));
     return (int64_t)((uint64_t)high << 32 | low);
 }
+/* Whether x has one of these bits in any lane of the wave. */
 DEV_FN bool dev_any_lane_has(uint32_t x, uint32_t bits) { return (__reduce_or_sync(0xFFFFFFFFu, x) & bits) != 0; }
-/* The same value, but the compiler keeps it rather than computing it anew. */
+/* The value itself, which the compiler keeps rather than computing it anew. */
 DEV_FN int dev_keep(int x) {
     asm volatile("" : "+r"(x));
     return x;

@@ -72,8 +72,9 @@ DEV_FN int64_t dev_uniform(int64_t x) {
     uint32_t high = (uint32_t)__builtin_amdgcn_readfirstlane((int)(x >> 32));
     return (int64_t)((uint64_t)high << 32 | low);
 }
+/* Whether x has one of these bits in any lane of the wave. */
 DEV_FN bool dev_any_lane_has(uint32_t x, uint32_t bits) { return __builtin_amdgcn_ballot_w64((x & bits) != 0) != 0; }
-/* The same value, but the compiler keeps it rather than computing it anew. */
+/* The value itself, which the compiler keeps rather than computing it anew. */
 DEV_FN int dev_keep(int x) {
     asm volatile("" : "+v"(x));
     return x;
