@@ -233,8 +233,8 @@ tests() {
     figures
 }
 
-# CI stops after 90 minutes, and all images from nothing take more than half an hour of two cores. So each day has another
-# third of the first arguments' tests; a quarter behind a build of 20 minutes, a fifth behind one of 40. STW_PART=all runs all.
+# CI stops after 90 minutes, and all tests take longer on two cores. So each day has another third of those that may wait; a
+# quarter behind a build of 20 minutes, a fifth behind one of 40, which all images from nothing take. STW_PART=all runs all.
 run_tests() { # FOLDER, ctest's arguments of the tests that may wait for another day, --, those of all
     local folder=$1 parted=() names=() parts=3; shift
     while [ "$1" != -- ]; do parted+=("$1"); shift; done; shift

@@ -81,10 +81,10 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         SKIPS = MODE == CDNA_PLAIN && !attn_lifts<T_>::yes, /* products of a wave that sees no pair */
         IN_AGPRS = WIDTH >= 128 || MORE,                    /* one wave a SIMD                          */
         TURNS = cdna_turns(MODE, IN_AGPRS),                 /* of deterministic mode                    */
-    /* S and dP in ordinary registers; their start must come from LDS alone */
 #if LEAF_K32
-        SCORES_HERE = 0,
+        SCORES_HERE = 0, /* products of 32 have their sums where the compiler puts them */
 #else
+        /* S and dP in ordinary registers; their start must come from LDS alone */
         SCORES_HERE = ((HD == 128 && MODE == CDNA_PLAIN) || (HD <= 64 && MODE == CDNA_DROPOUT)) && !attn_lifts<T_>::yes,
 #endif
         P_SCALED = MODE == CDNA_DROPOUT && !dev_is_f16<T_>::yes, /* P has the factor of dropout */

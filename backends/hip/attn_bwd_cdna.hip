@@ -94,7 +94,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     CDNA_SHARED(id, hd, bm, bn, stages, warps, kb) CDNA_BOTH(CDNA_WHOLE, id, hd)
 #define ROW_cdna_tall(id, hd, bm, bn, stages, warps, kb)                                                               \
     ROW_cdna(id, hd, bm, bn, stages, warps, kb) CDNA_TALL(id, f16, dev_f16, hd) CDNA_TALL(id, bf16, dev_bf16, hd)
-/* Each feature but a softcap by the kernel for all of them. */
+/* gfx950's: the kernel `bias` takes every feature but a softcap. */
 #define CDNA_FEW(id, type, T, hd)                                                                                      \
     CDNA(id, type, T, (hd > 64 ? 1 : 2), plain, hd, hd, CDNA_PLAIN)                                                    \
     CDNA(id, type, T, (hd > 64 ? 1 : 2), ordered, hd, hd, CDNA_ORDERED)                                                \

@@ -127,7 +127,7 @@ static int has_long_sums(const stw_attn_params *p) {
            class_of_rows(p) > CDNA_SUM_ROWS / stw_larger(p->group, 1);
 }
 
-/* gfx950's loop, which has the kernels plain, ordered and bias alone. */
+/* gfx950's loop has the kernels plain, ordered and bias alone. */
 extern const stw_attn_loop stw_attn_loop_cdna_few;
 static int is_few(const stw_variant *tile) { return tile->loop == &stw_attn_loop_cdna_few; }
 

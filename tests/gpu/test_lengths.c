@@ -93,7 +93,7 @@ static void clamped_forward(const char *line, const change *changes, int count, 
 
 #define CHANGES(...) (const change[]){__VA_ARGS__}, (int)(sizeof((const change[]){__VA_ARGS__}) / sizeof(change))
 #define PACKED       "attn_bwd:bf16:b4h4k2s130x140d64:thd:tq400:tk420:causal_br:seed5"
-/* Three key blocks a sequence in CDNA's own loop. */
+/* A sequence has up to three key blocks of CDNA's own loop, which take turns. */
 #define TURNS_F32 "attn_bwd:f32:b4h2k1s130x140d200:thd:tq400:tk420:causal_br:seed5:det"
 
 static void starts_out_of_range(void **state) {
