@@ -197,11 +197,12 @@ static void add_edge(stw_rules *r, int fact, int64_t value) {
     edges[(*count)++] = value;
 }
 
-/* 0 without memory. */
+/* Of rules that may hold for packed problems: no others have classes. 0 without memory. */
 static int find_edges(stw_rules *r) {
     r->edges = malloc((2 * r->count + 1) * STW_FACT_COUNT * sizeof *r->edges);
     for (int fact = 0; fact < STW_FACT_COUNT && r->edges; ++fact)
         for (size_t i = 0; i < r->count; ++i) {
+            if (!r->rules[i].high[STW_FACT_packed]) continue;
             if (r->rules[i].low[fact] > 0) add_edge(r, fact, r->rules[i].low[fact] - 1);
             if (r->rules[i].high[fact] < INT64_MAX) add_edge(r, fact, r->rules[i].high[fact]);
         }

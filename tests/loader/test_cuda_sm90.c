@@ -547,6 +547,9 @@ static void short_sequences(void **state) {
                                           {"bf16:b3h2s65d64", "sm90_short_128x128_hd64", "64,128,"},
                                           {"bf16:b70h2s200x128d64", "sm90_short_64x128_hd64", "64,128,"},
                                           {"bf16:b3h2s197d64", "sm90_short_128x256_hd64", "64,256,"},
+                                          {"bf16:b8h16s4096x77d64", "sm90_short_128x128_hd64", "64,128,"},
+                                          {"f16:b13h16s600x128d40:det", "sm90_short_64x128_hd64", "64,128,"},
+                                          {"bf16:b8h16s4096x77d128", "sm90_short_128x128_hd128", "64,128,"},
                                           {"bf16:b3h2s64d128", "sm90_short_64x64_hd128", "64,64,"},
                                           {"f16:b3h2s128d96:causal_br", "sm90_short_128x128_hd128", "64,128,"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
