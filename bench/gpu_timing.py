@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Times of contenders that take turns: bursts of calls long enough for the clock to settle, in an order that is drawn anew in
 each round. On a stream that is no default one, calls shorter than GRAPH_BELOW_MS run from a CUDA graph, so that no host is
-measured."""
+measured; where one contender's are, all run from graphs, or a peer whose host is slow would be measured by that."""
 import statistics
 
 import torch
@@ -43,14 +43,17 @@ def captured(function, calls):
     return graph
 
 
-class Runner:
-    """A function ready to be timed: `issue` does `calls` of it."""
+def once_of(function):
+    function()
+    return time_of(function, 3) / 3
 
-    def __init__(self, function):
-        function()
-        once = time_of(function, 3) / 3
+
+class Runner:
+    """A function ready to be timed: `issue` does `calls` of it. `once`: milliseconds of one call, the host's time in it."""
+
+    def __init__(self, function, once, wants_graph):
         self.issue, self.calls, self.graph = function, 1, None
-        if once < GRAPH_BELOW_MS and torch.cuda.current_stream() != torch.cuda.default_stream():
+        if wants_graph:
             calls = max(1, min(GRAPH_CALLS, round(GRAPH_MS / once)))
             self.graph = captured(function, calls)
         if self.graph:
@@ -66,7 +69,9 @@ class Runner:
 
 def measure(functions, rounds, burst_ms, chance):
     """{name: Times} of functions by name, the burst of each of them once a round."""
-    runners = {name: Runner(function) for name, function in functions.items()}
+    once = {name: once_of(function) for name, function in functions.items()}
+    short = min(once.values()) < GRAPH_BELOW_MS and torch.cuda.current_stream() != torch.cuda.default_stream()
+    runners = {name: Runner(function, once[name], short) for name, function in functions.items()}
     times = {name: [] for name in functions}
     for _ in range(rounds):
         for name in chance.sample(list(functions), len(functions)):
