@@ -6,10 +6,12 @@ mutants_gpu.toml one at a time in a copy of the device sources, compiles an imag
 gpu_cases.txt: it must fail. Without a bug the same build must pass. Ends with 77 where there is no GPU with kernels of
 the arch, or no compiler for it.
 
-With --arch sm90 bugs in Hopper's own main loop: its image is made anew, all of its table; the kernels around it are the
-build's."""
+With --arch sm90 bugs in Hopper's own loops: an image of some kernels that the bug is in, with the cases that take no
+others; more such images until one finds it. The kernels around them are the build's."""
 
 import argparse
+import concurrent.futures
+import json
 import os
 import re
 import shutil
@@ -71,7 +73,12 @@ class Cuda:
     def built_image(self):
         return None
 
-    def shrink(self, tree, mutant):
+    def parts(self, checker, mutant):
+        """What is compiled and run in turn until one run finds the bug: (what shrink() is given, cases)."""
+        return [(None, None)]
+
+    def shrink(self, tree, mutant, kept):
+        """Takes kernels out of the copied sources; the cases for those that stay, or None for the usual ones."""
         return None
 
     def rows(self, value):
@@ -94,13 +101,84 @@ class Cuda:
 
 
 class Hopper(Cuda):
-    """Hopper's own main loop on a GPU of 9.0: the sm90 image alone is made anew."""
-    timeout_s = 120
+    """Hopper's own loops on a GPU of 9.0: of the sm90 image some kernels are made anew."""
+    timeout_s = 200
     cases = "sm90_cases.txt"
     replaced = ("image.c.o",)  # the build's images stay, the sm80 ones in use
+    main_kernels = 4           # of an image: a quarter of a minute of one core
+    # Which kernels a bug is in, by its name and file: the first row that fits. The end of the kernels' names.
+    places = [(r"all-|_all\.h|_terms\.h", r"_all"), (r"masks", r"_masks\w*"), (r"dropout|philox|flash2|mem-eff", r"_dropout\w*"),
+              (r"bias", r"_bias\w*"), (r"alibi", r"_(alibi\w*|features)"), (r"cap-", r"_(softcap\w*|features)"),
+              (r"wide-(drain|unwanted)", r"hd(192|256)_\w+_outputs"), (r"drain|subset|f32-rows", r"_(outputs|general)(_ordered)?"),
+              (r"short", r"_short_\w+"), (r"few", r"_few\w+"), (r"sm90-rows-", r"hd\d+_\w+_plain"), (r"wide-(turn|order)", r"hd(192|256)_\w+_ordered"),
+              (r"turn|order", r"hd\d+_\w+_ordered"), (r"tall", r"v128_\w+_(plain|ordered)"), (r"wide", r"hd(192|256)_\w+_(plain|ordered)"),
+              (r"", r"128_hd\d+_\w+_(plain|ordered)")]
+
+    def __init__(self, options):
+        super().__init__(options)
+        self.kernels, self.lock = {}, threading.Lock()  # of each case, by `explain`: those of the sm90 image
 
     def concerns(self, mutant):
         return self.arch in mutant.get("archs", [])
+
+    def built_image(self):
+        image = self.options.build / "images/attn_bwd_sm90.cubin.fatbin"
+        return image if image.exists() else None
+
+    def explain(self, case):
+        done = subprocess.run([self.options.build / "bin/sternway", "explain", "--json", "--arch", self.arch, case], capture_output=True, text=True)
+        if done.returncode:
+            return []
+        plan = json.loads(done.stdout)["plan"]
+        return [name.removeprefix("stw_attn_bwd_") for name in plan["note"].split() if name.startswith("stw_attn_bwd_") and "sm90" in name]
+
+    def kernels_of(self, cases):
+        with self.lock, concurrent.futures.ThreadPoolExecutor(8) as pool:
+            missing = [case for case in cases if case not in self.kernels]
+            self.kernels.update(zip(missing, pool.map(self.explain, missing)))
+            return {case: set(self.kernels[case]) for case in cases if self.kernels[case]}
+
+    def parts(self, checker, mutant):
+        if not mutant or mutant["file"].endswith(".c") or "jagged" in mutant["file"]:
+            return [(None, None)]
+        if "cases" in mutant:
+            return [(set().union(*self.kernels_of(mutant["cases"]).values()), None)]
+        end = next(end for place, end in self.places if re.search(place, mutant["name"] + " " + Path(mutant["file"]).name))
+        mains = {}  # a main kernel -> cases
+        around = re.compile(r"(pre|post)process_sm90|(visible|order)_sm90$")
+        kernels = self.kernels_of(checker.cases)
+        for case, names in kernels.items():
+            for name in names:
+                if not around.match(name) and re.search(end + "$", name):
+                    mains.setdefault(name, []).append(case)
+        if not mains:
+            raise RuntimeError(f"no case of {self.cases} takes a kernel *{end}")
+        order, made = sorted(mains, key=lambda name: -len(mains[name])), []
+        for at in range(0, len(order), self.main_kernels):
+            cases = [case for name in order[at:at + self.main_kernels] for case in mains[name]]
+            made.append((set().union(*(kernels[case] for case in cases)), cases))
+        return made
+
+    def shrink(self, tree, mutant, kept):
+        """Of the image's source the kernels `kept`."""
+        if kept is None:
+            return None
+        source = tree / "backends/cuda/attn_bwd_sm90.cu"
+        # what KEPT_ stands in front of, pasted to parameters of each macro
+        names = {"KERNEL": "id##_##type##_##mode", "WIDE_KERNEL": "id##_##type##_##mode", "SHORT": "id##_##type",
+                 "FEW_KERNEL": "id##_##type##_plain", "ROWS": "preprocess_sm90_hd##hd##_##type"}
+        made = {re.sub("^postprocess", "preprocess", name) for name in kept}
+        head = "".join(f"#define KEPT_{name} ~, EMIT\n" for name in sorted(made))
+        head += ("#define EMIT(...) __VA_ARGS__\n#define SKIP(...)\n#define SECOND(a, b, ...) b\n"
+                 "#define CHOOSE(...) SECOND(__VA_ARGS__, SKIP, ~)\n")
+        text = source.read_text()
+        for macro, name in names.items():
+            text, count = re.subn(rf"^#define {macro}(\([^)]*\))",
+                                  rf"#define {macro}\1 CHOOSE(KEPT_##{name})(MAKE_{macro}\1)\n#define MAKE_{macro}\1", text, flags=re.M)
+            if count != 1:
+                raise RuntimeError(f"{source.name}: the macro {macro} is not where it was")
+        source.write_text(text.replace("#define KERNEL(", head + "#define KERNEL(", 1))
+        return None
 
     def compile(self, tree, image, source="attn_bwd_sm90.cu"):
         return [self.options.nvcc, "-fatbin", "-gencode=arch=compute_90a,code=sm_90a", "-Xfatbin", "-compress-all", "-std=c++17",
@@ -121,7 +199,7 @@ class Hip:
     timeout_s = 300
     cases = Cuda.cases
     replaced = Cuda.replaced
-    concerns = Cuda.concerns
+    concerns, parts = Cuda.concerns, Cuda.parts
 
     def __init__(self, options):
         self.options, self.arch = options, options.arch
@@ -134,7 +212,7 @@ class Hip:
                 f'-DSTW_VARIANT_TABLE="common/tuning/attn_bwd.{self.arch}.def"', f"-I{tree}", f"-I{tree}/include", "-c",
                 str(tree / "backends/hip/attn_bwd_cdna.hip"), "-o", str(image)]
 
-    def shrink(self, tree, mutant):
+    def shrink(self, tree, mutant, kept):
         """A bug in CDNA's own kernels needs no others: seconds instead of half a minute. Its cases, which take them alone."""
         if not mutant or "attn_bwd_cdna" not in mutant["file"]:
             return None
@@ -204,9 +282,10 @@ class Check:
         """work/lib/libsternway.so.0 with the image of work/tree."""
         tree, image, more = work / "tree", work / "mutant.image", []
         jagged = mutant is not None and mutant["file"].startswith("backends/cuda/jagged")
-        kept = None if mutant else self.vendor.built_image()
-        if kept:
-            shutil.copy2(kept, image)
+        host = mutant["file"] if mutant and mutant["file"].endswith(".c") else None
+        built = self.vendor.built_image() if host or not mutant else None
+        if built:
+            shutil.copy2(built, image)
         else:
             command = self.vendor.compile(tree, image, *(["jagged_sm90.cu"] if jagged else []))
             done = subprocess.run(command, capture_output=True, text=True)
@@ -223,10 +302,16 @@ class Check:
         self.compile(work, tree / "backends/gpu/image.c", work / "image.c.o", '-DSTW_IMAGE_ROWS="images.def"', *more)
         if "tables.c.o" in self.vendor.replaced:
             self.compile(work, tree / "dispatch/tables.c", work / "tables.c.o")
+        archive = self.archive
+        if host:
+            archive = work / "objects.a"
+            shutil.copy2(self.archive, archive)
+            subprocess.run(["ar", "d", str(archive), Path(host).name + ".o"], check=True)
+            self.compile(work, tree / host, work / (Path(host).name + ".o"))
         (work / "lib").mkdir()
         subprocess.run([self.options.cc, "-shared", "-Wl,-soname,libsternway.so.0", "-Wl,--no-undefined",
                         f"-Wl,--version-script={tree}/dispatch/exports.map", "-o", str(work / "lib/libsternway.so.0"),
-                        "-Wl,--whole-archive", str(self.archive), "-Wl,--no-whole-archive",
+                        "-Wl,--whole-archive", str(archive), "-Wl,--no-whole-archive",
                         *(str(o) for o in work.glob("*.o")), "-lm"], check=True, capture_output=True, text=True)
 
     def run(self, work, command, mutant=None):
@@ -263,6 +348,16 @@ class Check:
     def check(self, mutant):
         """(good, text) of one planted bug; mutant None: no bug, must pass."""
         name = mutant["name"] if mutant else "no bug"
+        try:
+            for kept, cases in [(None, None)] if self.options.whole else self.vendor.parts(self, mutant):
+                good, text = self.check_part(name, mutant, kept, cases)
+                if not mutant or ": NOT FOUND" not in text:
+                    break
+            return good, text
+        except (RuntimeError, subprocess.CalledProcessError) as error:
+            return False, f"{name}: {error} {getattr(error, 'stderr', '') or ''}"
+
+    def check_part(self, name, mutant, kept, cases):
         clean = not mutant or "old" not in mutant
         work = Path(tempfile.mkdtemp(prefix="mutant-", dir=self.options.scratch))
         source = self.options.source
@@ -276,7 +371,8 @@ class Check:
                 wrong = planted.plant(source, work / "tree", mutant)
                 if wrong:
                     return False, f"{name}: {wrong}"
-            cases = None if self.options.whole else self.vendor.shrink(work / "tree", mutant)
+            shrunk = None if self.options.whole else self.vendor.shrink(work / "tree", mutant, kept)
+            cases = cases or shrunk
             (work / "bin").mkdir()
             shutil.copy2(self.options.build / "bin/sternway", work / "bin/sternway")
             self.make_library(work, mutant)
@@ -286,9 +382,9 @@ class Check:
                     shutil.copytree(work / "lib", self.options.keep / name.replace(" ", "-"), dirs_exist_ok=True)
                 return status == 0, f"{name}: " + ("builds" if status == 0 else f"status {status}\n{output}")
             status, output = self.conform(work, mutant, cases) if mutant else self.usual_and_rows(work, cases)
+            if "cuModuleGetFunction" in output:
+                raise RuntimeError(f"the image lacks a kernel:\n{output[-300:]}")
             return planted.verdict(None if clean else mutant, status, output)
-        except (RuntimeError, subprocess.CalledProcessError) as error:
-            return False, f"{name}: {error} {getattr(error, 'stderr', '') or ''}"
         finally:
             shutil.rmtree(work)
 
@@ -305,6 +401,8 @@ def chosen(options):
             continue
         mutants.append(mutant)
     mutants = planted.part(mutants, options.of)
+    if options.arch == "sm90" and mutants:
+        mutants.insert(0, {"name": "no bug in some kernels alone", "file": "backends/cuda/attn_bwd_sm90.h"})
     if any("attn_bwd_cdna" in mutant["file"] for mutant in mutants) and options.vendor.folder == "backends/hip":
         mutants.insert(0, {"name": "no bug in CDNA's own kernels alone", "file": "backends/hip/attn_bwd_cdna.h"})
     return mutants

@@ -143,10 +143,11 @@ def verdict(mutant, status, output):
 
 
 def report(check, mutants, jobs):
-    """Runs check(mutant) for each, and for None first: no bug. Prints; the exit status."""
+    """Runs check(mutant) for each, and for None first: no bug. Prints each as it ends; the exit status."""
     start, bad = time.monotonic(), 0
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for good, text in pool.map(check, [None, *mutants]):
+        for done in concurrent.futures.as_completed(pool.submit(check, mutant) for mutant in [None, *mutants]):
+            good, text = done.result()
             print("ok  " if good else "FAIL", text, flush=True)
             bad += not good
     print(f"{len(mutants)} planted bugs, {bad} problems, {time.monotonic() - start:.0f} s")
