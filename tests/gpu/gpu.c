@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 gpu_driver gpu;
-int gpu_devices;
+int gpu_devices, gpu_device;
 stw_context *gpu_context;
 const char *gpu_arch = "sm80";
 int gpu_runs = 1000;
@@ -92,7 +92,9 @@ int gpu_main(int argc, char **argv, const char *group, const struct CMUnitTest *
         fprintf(stderr, "%s: %s\n", stw_status_name(status), stw_last_error());
         return 1;
     }
-    if (gpu.cuDevicePrimaryCtxRetain(&primary, 0) || gpu.cuCtxPushCurrent_v2(primary)) return 1;
+    if (gpu.cuDeviceGet(&gpu_device, 0) || gpu.cuDevicePrimaryCtxRetain(&primary, gpu_device) ||
+        gpu.cuCtxPushCurrent_v2(primary))
+        return 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("device 0 of %d, %s kernels\n", gpu_devices, stw_context_arch(gpu_context));
     signal(SIGALRM, ended);
@@ -100,7 +102,7 @@ int gpu_main(int argc, char **argv, const char *group, const struct CMUnitTest *
     int failed = _cmocka_run_group_tests(group, tests, count, NULL, NULL);
     stw_context_destroy(gpu_context);
     gpu.cuCtxPopCurrent_v2(&primary);
-    gpu.cuDevicePrimaryCtxRelease_v2(0);
+    gpu.cuDevicePrimaryCtxRelease_v2(gpu_device);
     return failed;
 }
 

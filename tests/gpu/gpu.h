@@ -20,6 +20,7 @@
 #define GPU_CALLS(X) \
     X(cuInit, (unsigned flags)) \
     X(cuDeviceGetCount, (int *count)) \
+    X(cuDeviceGet, (int *device_out, int ordinal)) \
     X(cuDevicePrimaryCtxRetain, (void **context_out, int device)) \
     X(cuDevicePrimaryCtxRelease_v2, (int device)) \
     X(cuCtxCreate_v2, (void **context_out, unsigned flags, int device)) \
@@ -60,6 +61,7 @@ typedef struct gpu_driver {
 
 extern gpu_driver gpu;
 extern int gpu_devices;          /* that the driver shows                                     */
+extern int gpu_device;           /* the driver's handle of device 0                           */
 extern stw_context *gpu_context; /* device 0, STW_MEMORY_DEVICE, the arch under test          */
 extern const char *gpu_arch;     /* the first argument of the program; "sm80" without one     */
 extern int gpu_runs;             /* the second: how often what is repeated is; 1000 without   */

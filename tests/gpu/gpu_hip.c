@@ -40,6 +40,10 @@ static struct {
 enum { HIP_DEFAULT = 4, PUSHED_MAX = 8 };
 static _Thread_local int before[PUSHED_MAX], pushed;
 
+static int device_of(int *device_out, int ordinal) {
+    *device_out = ordinal;
+    return 0;
+}
 static int retain(void **context_out, int device) {
     *context_out = (void *)((uintptr_t)device + 1);
     return 0;
@@ -105,6 +109,7 @@ int gpu_load_hip(char *why, size_t capacity) {
 #undef LOAD
     gpu = (gpu_driver){.cuInit = hip.hipInit,
                        .cuDeviceGetCount = hip.hipGetDeviceCount,
+                       .cuDeviceGet = device_of,
                        .cuDevicePrimaryCtxRetain = retain,
                        .cuDevicePrimaryCtxRelease_v2 = release,
                        .cuCtxPushCurrent_v2 = push,

@@ -149,7 +149,7 @@ static void stream_of_another_context(void **state) {
     void *context = NULL, *stream = NULL, *popped = NULL;
     gpu_case_open(&g, gpu_context, RICH);
     gpu_case_load(&g, &g.c, 0xFF);
-    GPU_TRY(cuCtxCreate_v2, &context, 0, 0);
+    GPU_TRY(cuCtxCreate_v2, &context, 0, gpu_device);
     GPU_TRY(cuStreamCreate, &stream, 0);
     stw_status status = gpu_case_run(&g, stream);
     assert_int_equal(status, STW_E_INVALID);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the two halves of the fake libcuda.so.1 share. */
+ * What the parts of the fake libcuda.so.1 share. */
 #ifndef STW_TESTS_LOADER_FAKES_CUDA_H
 #define STW_TESTS_LOADER_FAKES_CUDA_H
 
@@ -18,6 +18,26 @@ typedef struct cuda_device {
 
 int fake_cuda_device_at(int ordinal, cuda_device *device);
 int fake_cuda_started(void); /* 0, or 3: CUDA_ERROR_NOT_INITIALIZED */
+
+/* Work of a stream: a kernel, else bytes that are copied from `from` or, where that is NULL, become `value`. */
+typedef struct fake_work {
+    const char *function;
+    unsigned grid_x, grid_y, block, smem;
+    const void *argument, *maps; /* a kernel's first parameter, and its second or NULL */
+    char *to;
+    const char *from;
+    size_t bytes;
+    unsigned char value;
+    int logged; /* with its maps */
+} fake_work;
+int fake_do(const fake_work *work);
+
+/* Captures (cuda_graphs.c). Where a stream keeps the graph that it captures, NULL for no stream of the current context
+ * that could; makes a node; 0, or what the driver says to an unsafe call. */
+struct fake_graph;
+struct fake_graph **fake_capturing(void *stream);
+int fake_capture(struct fake_graph *graph, const fake_work *work);
+int fake_unsafe(void);
 
 /* The second argument of a kernel of Hopper's own main loop (cuda_maps.c). */
 int fake_maps_are_good(const void *maps); /* all four were encoded here, where they lie now or were copied from */

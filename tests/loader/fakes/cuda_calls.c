@@ -34,14 +34,17 @@ typedef struct fake_function {
 } fake_function;
 typedef struct fake_stream {
     fake_context *context;
+    struct fake_graph *capturing;
 } fake_stream;
 typedef struct fake_event {
     fake_context *context;
 } fake_event;
+enum { HOST = 1, DEVICE = 2 };
 typedef struct fake_block {
     char *at;
     size_t bytes;
     fake_context *context;
+    int type, managed; /* as cuPointerGetAttributes tells them */
 } fake_block;
 
 static fake_context contexts[DEVICES];
@@ -117,6 +120,16 @@ int cuLaunchKernelEx(const void *config, void *function, void **parameters, void
 int cuPointerGetAttributes(unsigned count, int *attributes, void **values, uint64_t pointer);
 int cuMemAlloc_v2(uint64_t *pointer_out, size_t bytes);
 int cuMemFree_v2(uint64_t pointer);
+int cuMemAllocManaged(uint64_t *pointer_out, size_t bytes, unsigned flags);
+int cuMemAllocAsync(uint64_t *pointer_out, size_t bytes, void *stream);
+int cuMemFreeAsync(uint64_t pointer, void *stream);
+int cuMemHostAlloc(void **pointer_out, size_t bytes, unsigned flags);
+int cuMemFreeHost(void *pointer);
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes);
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes);
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream);
+int cuCtxCreate_v2(void **context_out, unsigned flags, int device);
+int cuCtxDestroy_v2(void *context);
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream);
 int cuStreamCreate(void **stream_out, unsigned flags);
 int cuStreamCreateWithPriority(void **stream_out, unsigned flags, int priority);
@@ -184,8 +197,29 @@ int cuCtxGetCurrent(void **context_out) {
     return 0;
 }
 
+/* Another context of the device, current from now on. */
+int cuCtxCreate_v2(void **context_out, unsigned flags, int device) {
+    cuda_device facts;
+    int error = begin("cuCtxCreate_v2"), ordinal = device - FAKE_CUDA_HANDLE;
+    if (!error && (flags || depth == DEPTH || !fake_cuda_device_at(ordinal, &facts))) error = INVALID_VALUE;
+    fake_context *made = error ? NULL : malloc(sizeof *made);
+    if (!made) return error ? error : OUT_OF_MEMORY;
+    *made = (fake_context){1, ordinal};
+    *context_out = stack[depth++] = made;
+    return 0;
+}
+
+int cuCtxDestroy_v2(void *context) {
+    int error = begin("cuCtxDestroy_v2");
+    if (error) return error;
+    if (context == current()) depth--;
+    free(context);
+    return 0;
+}
+
 int cuModuleLoadDataEx(void **module_out, const void *image, unsigned count, int *options, void **values) {
     int error = begin_in_context("cuModuleLoadDataEx");
+    if (!error) error = fake_unsafe();
     for (unsigned i = 0; error && i < count; ++i)
         if (options[i] == 5) snprintf(values[i], 32, "ptxas says no\nsecond line");
     if (error) return error;
@@ -258,8 +292,35 @@ static int stream_is_here(void *stream) {
 }
 
 /* sm90's main loops have tensor maps as their second argument, but for those of few rows. */
-static int has_maps(const fake_function *f) {
-    return f->module->sm90 && strstr(f->name, "_bwd_sm90_") && !strstr(f->name, "_sm90_few");
+static int takes_maps(const char *name) { return strstr(name, "_bwd_sm90_") && !strstr(name, "_sm90_few"); }
+/* Those of an image that is read here, not of nvcc's, whose maps the emulator reads. */
+static int has_maps(const fake_function *f) { return f->module->sm90 && takes_maps(f->name); }
+
+int fake_do(const fake_work *work) {
+    if (!work->function && work->from) memmove(work->to, work->from, work->bytes);
+    if (!work->function && !work->from) memset(work->to, work->value, work->bytes);
+    if (!work->function) return 0;
+    void *const parameters[] = {(void *)work->argument, (void *)work->maps};
+    if (fake_launch)
+        return fake_launch(work->function, work->grid_x, work->grid_y, work->block, work->smem, parameters);
+    if (fake_fast()) return 0;
+    char line[128];
+    snprintf(line, sizeof line, "launch %s", work->function);
+    fake_log(line);
+    if (work->maps && work->logged) fake_maps_log(work->maps);
+    return 0;
+}
+
+struct fake_graph **fake_capturing(void *stream) {
+    static struct fake_graph *none;
+    if (!stream_is_here(stream)) return NULL;
+    return (uintptr_t)stream <= 2 ? &none : &((fake_stream *)stream)->capturing;
+}
+
+/* Work into a stream that is one of the current context. */
+static int put(const fake_work *work, void *stream) {
+    struct fake_graph *graph = (uintptr_t)stream <= 2 ? NULL : ((fake_stream *)stream)->capturing;
+    return graph ? fake_capture(graph, work) : fake_do(work);
 }
 
 static int launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
@@ -270,13 +331,15 @@ static int launch(void *function, unsigned grid_x, unsigned grid_y, unsigned gri
         block_y != 1 || block_z != 1 || block_x % 32 || smem > (unsigned)f->smem || !parameters || !parameters[0] ||
         extra || (has_maps(f) && !fake_maps_are_good(parameters[1])))
         return INVALID_VALUE;
-    if (fake_launch) return fake_launch(f->name, grid_x, grid_y, block_x, smem, parameters);
-    if (fake_fast()) return 0;
-    char line[128];
-    snprintf(line, sizeof line, "launch %s", f->name);
-    fake_log(line);
-    if (has_maps(f)) fake_maps_log(parameters[1]);
-    return 0;
+    fake_work work = {.function = f->name,
+                      .grid_x = grid_x,
+                      .grid_y = grid_y,
+                      .block = block_x,
+                      .smem = smem,
+                      .argument = parameters[0],
+                      .maps = takes_maps(f->name) ? parameters[1] : NULL,
+                      .logged = has_maps(f)};
+    return put(&work, stream);
 }
 
 int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
@@ -308,37 +371,40 @@ int cuPointerGetAttributes(unsigned count, int *attributes, void **values, uint6
     if (error) return error;
     pthread_mutex_lock(&fake_lock);
     const fake_block *block = block_of(pointer);
-    int ordinal = block ? block->context->ordinal : -2, type = block ? 2 : 0;
+    int ordinal = block ? block->context->ordinal : -2, type = block ? block->type : 0,
+        managed = block && block->managed;
     pthread_mutex_unlock(&fake_lock);
     for (unsigned i = 0; i < count; ++i) switch (attributes[i]) {
         case 2: *(unsigned *)values[i] = (unsigned)type; break;
-        case 8: *(unsigned char *)values[i] = 0; break;
+        case 8: *(unsigned char *)values[i] = (unsigned char)managed; break;
         case 9: *(int *)values[i] = ordinal; break;
         default: return INVALID_VALUE;
         }
     return 0;
 }
 
-int cuMemAlloc_v2(uint64_t *pointer_out, size_t bytes) {
-    int error = begin_in_context("cuMemAlloc_v2"), i = 0;
+static int allocate(const char *call, uint64_t *pointer_out, size_t bytes, int type, int managed) {
+    int error = begin_in_context(call), i = 0;
+    if (!error) error = fake_unsafe();
     if (error) return error;
     if (!bytes) return INVALID_VALUE;
     pthread_mutex_lock(&fake_lock);
     while (i < BLOCKS && blocks[i].at) ++i;
     char *at = i < BLOCKS && bytes < (size_t)1 << 32 ? aligned_alloc(256, (bytes + 255) / 256 * 256) : NULL;
-    if (at) blocks[i] = (fake_block){at, bytes, current()};
+    if (at) blocks[i] = (fake_block){at, bytes, current(), type, managed};
     if (at && i >= block_count) block_count = i + 1;
     pthread_mutex_unlock(&fake_lock);
     *pointer_out = (uintptr_t)at;
     return at ? 0 : OUT_OF_MEMORY;
 }
 
-int cuMemFree_v2(uint64_t pointer) {
-    int error = begin_in_context("cuMemFree_v2");
+static int release(const char *call, uint64_t pointer, int type) {
+    int error = begin_in_context(call);
+    if (!error) error = fake_unsafe();
     if (error) return error;
     pthread_mutex_lock(&fake_lock);
     fake_block *block = block_of(pointer);
-    if (!block || (uintptr_t)block->at != pointer) error = INVALID_VALUE;
+    if (!block || (uintptr_t)block->at != pointer || block->type != type) error = INVALID_VALUE;
     else {
         free(block->at);
         block->at = NULL;
@@ -347,11 +413,60 @@ int cuMemFree_v2(uint64_t pointer) {
     return error;
 }
 
-int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
-    int error = begin_in_context("cuMemcpyAsync");
-    if (!error && !stream_is_here(stream)) error = INVALID_HANDLE;
-    if (!error) memmove((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+int cuMemAlloc_v2(uint64_t *pointer_out, size_t bytes) {
+    return allocate("cuMemAlloc_v2", pointer_out, bytes, DEVICE, 0);
+}
+
+int cuMemFree_v2(uint64_t pointer) { return release("cuMemFree_v2", pointer, DEVICE); }
+
+int cuMemAllocManaged(uint64_t *pointer_out, size_t bytes, unsigned flags) {
+    return flags == 1 ? allocate("cuMemAllocManaged", pointer_out, bytes, DEVICE, 1) : INVALID_VALUE;
+}
+
+/* A pool's memory is there at once. */
+int cuMemAllocAsync(uint64_t *pointer_out, size_t bytes, void *stream) {
+    return stream_is_here(stream) ? allocate("cuMemAllocAsync", pointer_out, bytes, DEVICE, 0) : INVALID_HANDLE;
+}
+
+int cuMemFreeAsync(uint64_t pointer, void *stream) {
+    return stream_is_here(stream) ? release("cuMemFreeAsync", pointer, DEVICE) : INVALID_HANDLE;
+}
+
+int cuMemHostAlloc(void **pointer_out, size_t bytes, unsigned flags) {
+    uint64_t pointer = 0;
+    int error = flags ? INVALID_VALUE : allocate("cuMemHostAlloc", &pointer, bytes, HOST, 0);
+    *pointer_out = (void *)(uintptr_t)pointer;
     return error;
+}
+
+int cuMemFreeHost(void *pointer) { return release("cuMemFreeHost", (uintptr_t)pointer, HOST); }
+
+static int copy(const char *call, void *to, const void *from, size_t bytes, void *stream) {
+    int error = begin_in_context(call);
+    if (!error && !stream_is_here(stream)) error = INVALID_HANDLE;
+    fake_work work = {.to = to, .from = from, .bytes = bytes};
+    return error || !bytes ? error : put(&work, stream);
+}
+
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+    return copy("cuMemcpyAsync", (void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes, stream);
+}
+
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
+    int unsafe = fake_unsafe();
+    return unsafe ? unsafe : copy("cuMemcpyHtoD_v2", (void *)(uintptr_t)to, from, bytes, NULL);
+}
+
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
+    int unsafe = fake_unsafe();
+    return unsafe ? unsafe : copy("cuMemcpyDtoH_v2", to, (const void *)(uintptr_t)from, bytes, NULL);
+}
+
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream) {
+    int error = begin_in_context("cuMemsetD8Async");
+    if (!error && !stream_is_here(stream)) error = INVALID_HANDLE;
+    fake_work work = {.to = (char *)(uintptr_t)to, .bytes = bytes, .value = value};
+    return error ? error : put(&work, stream);
 }
 
 static int create_stream(const char *call, void **stream_out, unsigned flags) {
@@ -359,7 +474,7 @@ static int create_stream(const char *call, void **stream_out, unsigned flags) {
     if (!error && flags > 1) error = INVALID_VALUE;
     fake_stream *stream = error ? NULL : malloc(sizeof *stream);
     if (!stream) return error ? error : OUT_OF_MEMORY;
-    stream->context = current();
+    *stream = (fake_stream){current(), NULL};
     __atomic_fetch_add(&streams, 1, __ATOMIC_RELAXED);
     *stream_out = stream;
     return 0;
@@ -380,6 +495,7 @@ int cuStreamGetCtx(void *stream, void **context_out) {
 
 int cuStreamSynchronize(void *stream) {
     int error = begin_in_context("cuStreamSynchronize");
+    if (!error) error = fake_unsafe();
     return error || stream_is_here(stream) ? error : INVALID_HANDLE;
 }
 
