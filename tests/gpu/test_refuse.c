@@ -104,7 +104,8 @@ static void missing_pointers_of(const char *problem) {
         memcpy((char *)&args + pointers[n].at, &null, sizeof null);
         snprintf(name, sizeof name, "%s", pointers[n].name);
         refused(&g, &args, g.device.workspace, g.device.workspace_bytes, STW_E_INVALID, name, "null");
-        if (t == STW_VERIFY_BLOCK_MASK) continue; /* bytes stand anywhere */
+        /* and off its element's boundary, where it has one of more than a byte */
+        if (t == STW_VERIFY_BLOCK_MASK) continue;
         args = stw_verify_args(&g.c, g.device.arena);
         char *off = (char *)g.device.arena + g.c.offset[t] + 1;
         memcpy((char *)&args + pointers[n].at, &off, sizeof off);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The fake libcuda.so.1, captures and graphs: what is put into a stream that captures becomes a node instead of
- * running, with the parameters that it has then. While a thread captures, or any does in the global mode, calls that
- * wait or allocate are refused as unsafe, as the real driver does. */
+ * The fake libcuda.so.1, captures and graphs: work that a capturing stream is given becomes a node with copies of its
+ * parameters. While this thread captures in a mode that is not relaxed, or any thread in the global mode, calls that
+ * wait or allocate fail, as the real driver's do. */
 #include "cuda.h"
 
 #include "backends/cuda/tensor_map.h"
@@ -66,6 +66,7 @@ static int replay(const node *n) {
 
 int cuStreamBeginCapture_v2(void *stream, int mode) {
     struct fake_graph **capturing = fake_capturing(stream);
+    if ((uintptr_t)stream <= 2) return UNSUPPORTED; /* the default streams */
     if (!capturing || mode < GLOBAL || mode > RELAXED) return INVALID_VALUE;
     if (*capturing) return ILLEGAL_STATE;
     *capturing = calloc(1, sizeof **capturing);
@@ -90,7 +91,7 @@ int cuGraphGetNodes(void *graph, void **nodes, size_t *count) {
     return 0;
 }
 
-/* The graph itself, which lives until both are destroyed. */
+/* A copy: either may be destroyed first. */
 int cuGraphInstantiateWithFlags(void **exec_out, void *graph, unsigned long long flags) {
     if (flags) return INVALID_VALUE;
     struct fake_graph *copy = calloc(1, sizeof *copy);
