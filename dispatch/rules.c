@@ -197,7 +197,8 @@ static void add_edge(stw_rules *r, int fact, int64_t value) {
     edges[(*count)++] = value;
 }
 
-/* Of rules that may hold for packed problems: no others have classes. 0 without memory. */
+/* Collects the edges of rules that may hold for packed problems, since no others have size classes. Returns 0 without
+ * memory. */
 static int find_edges(stw_rules *r) {
     r->edges = malloc((2 * r->count + 1) * STW_FACT_COUNT * sizeof *r->edges);
     for (int fact = 0; fact < STW_FACT_COUNT && r->edges; ++fact)

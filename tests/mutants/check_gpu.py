@@ -106,7 +106,7 @@ class Hopper(Cuda):
     cases = "sm90_cases.txt"
     replaced = ("image.c.o",)  # the build's images stay, the sm80 ones in use
     main_kernels = 1           # of an image: 25 seconds of one core
-    # Which kernels a bug is in, by its name and file: the first row that fits. The end of the kernels' names.
+    # The first row that a bug's name or file fits says how the names of the kernels end that the bug is in.
     places = [(r"all-|_all\.h|_terms\.h", r"_all"), (r"masks", r"_masks\w*"), (r"dropout|philox|flash2|mem-eff", r"_dropout\w*"),
               (r"bias", r"_bias\w*"), (r"alibi", r"_(alibi\w*|features)"), (r"cap-", r"_(softcap\w*|features)"),
               (r"wide-(drain|unwanted)", r"hd(192|256)_\w+_outputs"), (r"drain|subset|f32-rows", r"_(outputs|general)(_ordered)?"),

@@ -32,12 +32,11 @@ typedef struct fake_work {
 } fake_work;
 int fake_do(const fake_work *work);
 
-/* Captures (cuda_graphs.c). Where a stream keeps the graph that it captures, NULL for no stream of the current context
- * that could; makes a node; 0, or what the driver says to an unsafe call. */
+/* Captures (cuda_graphs.c) */
 struct fake_graph;
-struct fake_graph **fake_capturing(void *stream);
-int fake_capture(struct fake_graph *graph, const fake_work *work);
-int fake_unsafe(void);
+struct fake_graph **fake_capturing(void *stream); /* the graph that a stream captures; NULL: another context's stream */
+int fake_capture(struct fake_graph *graph, const fake_work *work); /* adds a node; returns 0 */
+int fake_unsafe(void);                                             /* the error of calls that a capture forbids, or 0 */
 
 /* The second argument of a kernel of Hopper's own main loop (cuda_maps.c). */
 int fake_maps_are_good(const void *maps); /* all four were encoded here, where they lie now or were copied from */

@@ -293,7 +293,7 @@ static int stream_is_here(void *stream) {
 
 /* sm90's main loops have tensor maps as their second argument, but for those of few rows. */
 static int takes_maps(const char *name) { return strstr(name, "_bwd_sm90_") && !strstr(name, "_sm90_few"); }
-/* Those of an image that is read here, not of nvcc's, whose maps the emulator reads. */
+/* This driver checks and logs the maps of images in its own format. The emulator reads those of nvcc's. */
 static int has_maps(const fake_function *f) { return f->module->sm90 && takes_maps(f->name); }
 
 int fake_do(const fake_work *work) {
