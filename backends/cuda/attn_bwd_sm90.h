@@ -58,7 +58,7 @@
  * from shared memory, for registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
  *
  * Interval and block masks (attn_bwd_sm90_masks.h): a work tile's steps are the query blocks that hold a visible pair,
- * which one lane finds two steps ahead and all threads read when the rows have arrived; pairs are tested only in those
+ * which one lane finds three steps ahead, in phase 4, and all threads read behind the barrier of the step before; pairs are tested only in those
  * blocks where some are hidden. In deterministic mode the semaphore holds the key block that adds next.
  *
  * All of these (SM90_ALL, attn_bwd_sm90_all.h): a kernel that asks for each, with f32 and few outputs, too.
@@ -211,7 +211,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                 int ahead = 0, parity = 0; /* the next step's stage */
                 sm90_decide<C, false, block_iterator>(l, tiles, base, barriers.tile(), [&](block_iterator &it) {
                     barriers.q(ahead).wait(parity);
-                    it.enter(base + C::AT_MASKING + 4 * ahead, l);
+                    it.enter(sm90_load_shared_word(base + C::AT_MASKING + 4 * ahead), l);
                     parity ^= ahead == C::STAGES - 1;
                     ahead = ahead == C::STAGES - 1 ? 0 : ahead + 1;
                 });
@@ -349,9 +349,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if constexpr (MASKS) return it.template zeroes_rows<C>(tile, p);
         else return sm90_tile_masking::zeroes_rows(tile, p, it);
     };
-    /* The rows of the stage have arrived: which they are. */
-    auto enter = [&](int stage) {
-        if constexpr (MASKS) it.enter(base + C::AT_MASKING + 4 * stage, l);
+    /* Masks: which query block a stage has. */
+    auto block_of = [&](int stage) {
+        if constexpr (MASKS) return sm90_load_shared_word(load.word_of(stage));
+        else return 0u;
+    };
+    auto enter = [&]([[maybe_unused]] uint32_t word) {
+        if constexpr (MASKS) it.enter(word, l);
     };
 
     /* P of the first step */
@@ -366,7 +370,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     uint32_t of_tile = SUBNORMAL && keys_are_subnormal(0) ? (uint32_t)SM90_EXACT_DQ : 0u;
     barriers.q(0).wait(0);
     barriers.dout(0).wait(0);
-    enter(0);
+    enter(block_of(0));
     if (!is_plain() && zeroes_rows(tiles[0])) zero_rows(tiles[0], it, 0, 0);
     if constexpr (MASKS && ORDERED)
         if (ordered) follower = it.follower(tiles[0], l);
@@ -593,12 +597,17 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
 
         /* 3: loads of step j + 2 */
         const int stage_before = stage == 0 ? C::STAGES - 1 : stage - 1;
+        const uint32_t block_next = block_of(stage_next); /* wanted behind the loads */
+        [[maybe_unused]] sm90_visible_at words = {};
         bool follows = true;
         if (LAST) {
             barriers.tile().wait((turn + 1) & 1);
             follows = dev_uniform(next.live) != 0;
             if (wave == 0 && follows) load.second_rows_and_v(next, stage_before);
-        } else if (wave == 0) sm90_load_ahead(load, scheduler, tiles[turn & 1], next, it, turn, stage_before);
+        } else if (wave == 0) {
+            if constexpr (MASKS) words = sm90_visible_at::of({tiles[turn & 1]});
+            sm90_load_ahead(load, scheduler, tiles[turn & 1], next, it, turn, stage_before);
+        }
 
         /* 4: S of step j + 1, dQ and dK begin */
         it.next();
@@ -617,7 +626,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
         if (follows) {
             barriers.q(stage_next).wait(phase_next);
-            enter(stage_next);
+            enter(block_next);
             if (!is_plain() && zeroes_rows(tiles[turn & 1])) zero_rows(tiles[turn & 1], it, stage_next, phase_next);
         }
         if constexpr (MASKS) it.tests = follows ? it.tests : 0u; /* of no work tile nothing is read */
@@ -629,6 +638,9 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if constexpr (SHARES_DS) mma_AtB(dk, ds_mine, q);
         else mma_AB(dk, ds16, q); /* dK += dS^T Q */
         features(follows);
+        if constexpr (MASKS) {
+            if (!LAST && wave == 0) load.look_ahead(tiles[turn & 1], words, stage, it.left);
+        }
         if (ordered) {
             if (wave == KEEPER) {
                 if (follows) last_there = sm90_load_relaxed(l.dq_semaphore + it.at);

@@ -3,9 +3,10 @@
  * Interval and block masks in sm90's own main loop (SM90_MASKS): its way over the query blocks that hold a visible pair
  * of the work tile, and pairs that intervals hide. What it goes by: attn_bwd_sm90_visible.h.
  *
- * One lane of the first warp, which asks for the rows of step j + 2, takes the next bit of the work tile's word, and
- * leaves in shared memory which block that is, where all threads read it when the rows have arrived. The word lies in
- * the work tile; the one behind it is asked for when this one is begun, so that it is there when it is wanted. */
+ * One lane of the first warp takes the next bit of the work tile's word and leaves in shared memory which block that is,
+ * in step j for step j + 3, while products run. In step j + 1 it asks for that block's rows, and all threads read which
+ * block it is behind the barrier of step j + 2. The word lies in the work tile; the one behind it is asked for when this
+ * one is begun, so that it is there when it is wanted. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_MASKS_H
 #define STW_CUDA_ATTN_BWD_SM90_MASKS_H
 
@@ -22,28 +23,45 @@ struct sm90_visible_step {
 static_assert(STW_SM90_VISIBLE_LENGTH * 32u <= 1u << (32 - sm90_visible_step::BLOCK), "blocks are numbered");
 static_assert(STW_SM90_VISIBLE_GROUP <= sm90_visible_step::HEADS, "heads are numbered");
 
-/* One lane: the next query block of a work tile, in one word. `word`: gives the word of a number, when the one in the
- * work tile is used up. */
-template <class Word> DEV_FN sm90_visible_step sm90_visible_take(const sm90_visible_tile &u, Word word) {
-    if (!u.visible()) {
+/* Where a work tile stands in its words. */
+struct sm90_visible_at {
+    uint32_t visible, touched; /* of the word in the work tile, sm90_visible_word                              */
+    uint32_t first;            /* the step of the word's first block, as if its pairs were tested by intervals */
+
+    DEV_FN sm90_visible_at of(const sm90_visible_tile &u) {
+        const uint32_t block = ((uint32_t)u.place() & ((1u << sm90_visible_word::PLACE_BITS) - 1)) * 32;
+        const uint32_t between = u.index() & 1 ? (uint32_t)sm90_visible_step::TESTS_BETWEEN : 0u;
+        return {(uint32_t)u.visible(), (uint32_t)u.touched(),
+                block << sm90_visible_step::BLOCK | (uint32_t)u.head() << sm90_visible_step::HEAD | between};
+    }
+    /* One lane: the word's next block, which the work tile does not have any more then. */
+    DEV_METHOD sm90_visible_step take(const sm90_visible_tile &u) const {
+        const uint32_t bit = (uint32_t)__ffs((int)visible) - 1, tests = touched >> bit & 1;
+        u.visible() = (int)(visible & (visible - 1));
+        const uint32_t here = tests ? first | sm90_visible_step::TESTS : first & ~sm90_visible_step::TESTS_BETWEEN;
+        return {here + (bit << sm90_visible_step::BLOCK)};
+    }
+};
+
+/* One lane: the next query block of a work tile, which stands `at` in its words. `word`: gives the word of a number,
+ * when the one in the work tile is used up. */
+template <class Word>
+DEV_FN sm90_visible_step sm90_visible_take(const sm90_visible_tile &u, sm90_visible_at at, Word word) {
+    if (!at.visible) {
         const dev_vector w = word((uint32_t)u.next());
         u.head() += u.place() >> sm90_visible_word::PLACE_BITS;
-        u.visible() = (int)w.word[0];
         u.touched() = (int)w.word[1];
         u.next() = (int)w.word[2];
         u.place() = (int)w.word[3];
+        u.visible() = (int)w.word[0];
+        at = sm90_visible_at::of(u);
     }
-    const uint32_t visible = (uint32_t)u.visible(), bit = (uint32_t)__ffs((int)visible) - 1;
-    u.visible() = (int)(visible & (visible - 1));
-    uint32_t tests = (uint32_t)u.touched() >> bit & 1;
-    if (tests && u.index() & 1) tests |= sm90_visible_step::TESTS_BETWEEN;
-    const uint32_t block = ((uint32_t)u.place() & ((1u << sm90_visible_word::PLACE_BITS) - 1)) * 32 + bit;
-    return {tests | (uint32_t)u.head() << sm90_visible_step::HEAD | block << sm90_visible_step::BLOCK};
+    return at.take(u);
 }
 
 /* In the place of sm90_tile_masking. */
 struct sm90_visible_state {
-    uint32_t of_stage[3]; /* sm90_visible_step */
+    uint32_t of_stage[3]; /* sm90_visible_step of the step that has the stage next, from phase 4 of the one before */
     int zeroes_keys;      /* some keys take part in nothing */
     template <int BN = 128> DEV_METHOD void find(const attn_work_tile &tile, const stw_attn_params &p) {
         stw_range keys = stw_visible_keys(&tile.seq);
@@ -78,9 +96,9 @@ struct sm90_visible_iterator {
         return tile.kv_head * (int)l.p.group + head;
     }
     DEV_METHOD void next() { --left; }
-    /* The next step's rows have arrived. */
-    DEV_METHOD void enter(uint32_t at_word, const stw_attn_launch &l) {
-        const sm90_visible_step step = {(uint32_t)dev_uniform((int)sm90_load_shared_word(at_word))};
+    /* The next step's block, by its sm90_visible_step. */
+    DEV_METHOD void enter(uint32_t word, const stw_attn_launch &l) {
+        const sm90_visible_step step = {(uint32_t)dev_uniform((int)word)};
         block = step.block();
         head = step.head();
         at = first + (uint32_t)head * (uint32_t)l.q_blocks + (uint32_t)block;
@@ -106,26 +124,37 @@ template <class C, bool AHEAD = true> struct sm90_visible_loads : sm90_loads<C> 
     DEV_METHOD void ask(uint32_t number) const {
         sm90_copy_bytes(ahead(), (const sm90_visible_word *)this->l.visible_words + number, 16);
     }
-    /* One lane: rows of the next query block that holds a visible pair, or of none. */
-    DEV_METHOD void next_rows(attn_work_tile &tile, int stage, bool idle) const {
-        const sm90_visible_tile u = {tile};
+    DEV_METHOD uint32_t word_of(int stage) const { return this->smem + C::AT_MASKING + 4 * stage; }
+    /* One lane: which query block a stage gets, the next one that holds a visible pair. */
+    DEV_METHOD sm90_visible_step find(attn_work_tile &tile, sm90_visible_at at, int stage) const {
         const stw_attn_launch &l = this->l;
-        sm90_visible_step step = {sm90_visible_step::TESTS};
-        if (!idle)
-            step = sm90_visible_take(u, [&]([[maybe_unused]] uint32_t number) {
+        const sm90_visible_step step =
+            sm90_visible_take(sm90_visible_tile{tile}, at, [&]([[maybe_unused]] uint32_t number) {
                 if constexpr (!AHEAD) return dev_load_vector((const sm90_visible_word *)l.visible_words + number);
                 dev_copy_wait();
                 const uint4 word = sm90_load_shared_vector(ahead());
                 ask(word.z);
                 return dev_vector{{word.x, word.y, word.z, word.w}};
             });
-        sm90_store_shared_word(this->smem + C::AT_MASKING + 4 * stage, step.word);
+        sm90_store_shared_word(word_of(stage), step.word);
+        return step;
+    }
+    /* One lane: rows of the query block that was found for a stage. */
+    DEV_METHOD void rows_of(const attn_work_tile &tile, sm90_visible_step step, int stage, bool idle) const {
+        const stw_attn_launch &l = this->l;
         sm90_block_iterator it = {};
         it.block = step.block();
         it.head = tile.kv_head * (int)l.p.group + step.head();
         it.at = (uint32_t)it.head * (uint32_t)l.q_blocks +
                 min((uint32_t)tile.seq.q_block + (uint32_t)it.block, (uint32_t)l.q_blocks - 1);
         this->rows(tile, it, stage, idle);
+    }
+    DEV_METHOD void found_rows(const attn_work_tile &tile, int stage) const {
+        rows_of(tile, {sm90_load_shared_word(word_of(stage))}, stage, false);
+    }
+    /* The first warp: which block a stage gets, if `left` says that the step after the next is not the last. */
+    DEV_METHOD void look_ahead(attn_work_tile &tile, sm90_visible_at at, int stage, int left) const {
+        if (left > 2 && sm90_elect()) find(tile, at, stage);
     }
     /* The whole warp: rows of a work tile's first (0) or second (1) step. */
     DEV_METHOD void first_rows(attn_work_tile &tile, int step, int stage) const {
@@ -135,7 +164,13 @@ template <class C, bool AHEAD = true> struct sm90_visible_loads : sm90_loads<C> 
             dev_copy_wait(); /* of the work tile before, which nobody has wanted */
             if (steps) ask((uint32_t)sm90_visible_tile{tile}.next());
         }
-        next_rows(tile, stage, steps <= step);
+        const bool idle = steps <= step;
+        sm90_visible_step found = {sm90_visible_step::TESTS};
+        if (idle) sm90_store_shared_word(word_of(stage), found.word);
+        else found = find(tile, sm90_visible_at::of({tile}), stage);
+        rows_of(tile, found, stage, idle);
+        if (step == 1 && steps > 2) 
+            find(tile, sm90_visible_at::of({tile}), stage == C::STAGES - 1 ? 0 : stage + 1);
     }
     DEV_METHOD void second_rows_and_v(attn_work_tile &next, int stage) const {
         first_rows(next, 1, stage);
@@ -150,7 +185,7 @@ DEV_FN void sm90_load_ahead(const sm90_visible_loads<C, AHEAD> &load, const sm90
                             int to) {
     if (it.left > 2) {
         if (sm90_elect()) {
-            load.next_rows(tile, to, false);
+            load.found_rows(tile, to);
             if (it.left == 4) *scheduler.drawn = scheduler.draw();
             else if (it.left < 4) scheduler.fetch_next(next);
         }
