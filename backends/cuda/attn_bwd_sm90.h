@@ -57,9 +57,10 @@
  * phase 5, behind a prefetch in phase 4; dBias, of the operands' type, leaves from dS's place in phase 3. dK takes dS
  * from shared memory, for registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
  *
- * Interval and block masks (attn_bwd_sm90_masks.h): a work tile's steps are the query blocks that hold a visible pair,
- * which one lane finds three steps ahead, in phase 4, and all threads read behind the barrier of the step before; pairs are tested only in those
- * blocks where some are hidden. In deterministic mode the semaphore holds the key block that adds next.
+ * Interval and block masks (attn_bwd_sm90_masks.h): a work tile's steps are the query blocks that hold a visible pair.
+ * One lane finds that of step j + 3 in phase 4, and all threads read that of step j + 1 behind the barrier of step j.
+ * Pairs are tested only in those blocks where some are hidden. In deterministic mode the semaphore holds the key block
+ * that adds next.
  *
  * All of these (SM90_ALL, attn_bwd_sm90_all.h): a kernel that asks for each, with f32 and few outputs, too.
  *
@@ -598,7 +599,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         /* 3: loads of step j + 2 */
         const int stage_before = stage == 0 ? C::STAGES - 1 : stage - 1;
         const uint32_t block_next = block_of(stage_next); /* wanted behind the loads */
-        [[maybe_unused]] sm90_visible_at words = {};
+        [[maybe_unused]] sm90_visible_at words = {};      /* read here, wanted behind the products */
         bool follows = true;
         if (LAST) {
             barriers.tile().wait((turn + 1) & 1);

@@ -21,14 +21,7 @@ static int is_forward(const stw_verify_case *c) { return c->problem.op == STW_PR
 static double attention_flop(const stw_verify_case *c) {
     const stw_attn_desc *d = &c->problem.desc;
     const int qk = is_forward(c) ? 1 : 3, v = is_forward(c) ? 1 : 2; /* products with D and with Dv terms */
-    double pairs = 0;
-    for (int64_t b = 0; b < d->batch; ++b)
-        for (int64_t i = 0; i < c->q[b].used; ++i) {
-            int64_t low, end;
-            stw_verify_visible(c, b, i, &low, &end);
-            pairs += (double)(end - low);
-        }
-    return pairs * (double)d->heads_q * 2 * (double)(qk * d->head_dim_qk + v * d->head_dim_v);
+    return stw_verify_pairs(c) * 2 * (double)(qk * d->head_dim_qk + v * d->head_dim_v);
 }
 
 static int64_t index_of(const jagged_verify_case *c, int tensor, int64_t b) {

@@ -231,6 +231,18 @@ static void count_tiles(const stw_verify_case *c, const stw_attn_params *p, int6
     }
 }
 
+/* What common/params/attn_hidden.h wants of a case. */
+static stw_attn_params params_of(const stw_verify_case *c) {
+    const stw_attn_desc *d = &c->problem.desc;
+    const stw_attn_args args = stw_verify_args(c, c->host);
+    return (stw_attn_params){
+        .intervals = {args.intervals, d->intervals.batch, d->intervals.head, d->intervals.key, d->intervals.bound},
+        .block_mask = {args.block_mask, d->block_mask.batch, d->block_mask.head, d->block_mask.query,
+                       d->block_mask.key},
+        .features = stw_attn_intervals_through_pack(d) ? STW_FEAT_PACKED_INTERVALS : 0,
+        .interval_form = d->interval_form};
+}
+
 stw_status stw_verify_mask_share(const stw_problem *problem, int64_t counts[3]) {
     stw_problem alone;
     stw_verify_case c;
@@ -238,16 +250,65 @@ stw_status stw_verify_mask_share(const stw_problem *problem, int64_t counts[3]) 
     if (!status) status = stw_verify_build_inputs(&alone, &c);
     if (status) return status;
     const stw_attn_desc *d = &c.problem.desc;
-    const stw_attn_args args = stw_verify_args(&c, c.host);
-    const stw_attn_params p = {
-        .intervals = {args.intervals, d->intervals.batch, d->intervals.head, d->intervals.key, d->intervals.bound},
-        .block_mask = {args.block_mask, d->block_mask.batch, d->block_mask.head, d->block_mask.query,
-                       d->block_mask.key},
-        .features = stw_attn_intervals_through_pack(d) ? STW_FEAT_PACKED_INTERVALS : 0,
-        .interval_form = d->interval_form};
+    const stw_attn_params p = params_of(&c);
     counts[0] = counts[1] = counts[2] = 0;
     for (int64_t b = 0; b < d->batch; ++b)
         for (int64_t h = 0; h < d->heads_q; ++h) count_tiles(&c, &p, b, h, counts);
     stw_verify_free(&c);
     return STW_OK;
+}
+
+static int64_t rows_in_both(int64_t first, int64_t end, int64_t other_first, int64_t other_end) {
+    int64_t low = first > other_first ? first : other_first, high = end < other_end ? end : other_end;
+    return high > low ? high - low : 0;
+}
+
+/* Of rows [i0, i1) those that no interval hides from a key. */
+static int64_t rows_unhidden(const stw_hidden_rows *h, int64_t i0, int64_t i1) {
+    int64_t first = h->first[0] > h->first[1] ? h->first[0] : h->first[1];
+    int64_t end = h->end[0] < h->end[1] ? h->end[0] : h->end[1]; /* of what both hide */
+    return i1 - i0 - rows_in_both(i0, i1, h->first[0], h->end[0]) - rows_in_both(i0, i1, h->first[1], h->end[1]) +
+           (end > first ? rows_in_both(i0, i1, first, end) : 0);
+}
+
+/* Of one sequence and query head. Rows that mask and window let see a key are neighbours, from key to key no earlier. */
+static double pairs_of_head(const stw_verify_case *c, const stw_attn_params *p, int64_t b, int64_t h) {
+    const stw_attn_desc *d = &c->problem.desc;
+    const stw_verify_span *rows = &c->q[b], *keys = &c->kv[b];
+    const stw_seq_span q = {rows->first, rows->rows, rows->used, rows->offset};
+    const stw_seq_span kv = {keys->first, keys->rows, keys->used, keys->offset};
+    int64_t i0 = 0, i1 = 0, low, end;
+    double pairs = 0;
+    for (int64_t j = 0; j < keys->used; ++j) {
+        for (; i0 < rows->used; ++i0) {
+            stw_verify_visible(c, b, i0, &low, &end);
+            if (end > j) break;
+        }
+        for (i1 = i1 > i0 ? i1 : i0; i1 < rows->used; ++i1) {
+            stw_verify_visible(c, b, i1, &low, &end);
+            if (low > j) break;
+        }
+        stw_hidden_rows hidden = {{0, 0}, {0, 0}};
+        if (p->interval_form)
+            hidden = stw_hidden_rows_of(p, &q, stw_interval_at(p, &kv, b, h / (d->heads_q / d->heads_kv), j));
+        for (int64_t i = i0, next; i < i1; i = next) {
+            next = p->block_mask.data ? (i / STW_MASK_BLOCK + 1) * STW_MASK_BLOCK : i1;
+            if (next > i1) next = i1;
+            if (p->block_mask.data && !stw_block_mask_at(p, b, h, i, j)) continue;
+            pairs += (double)rows_unhidden(&hidden, i, next);
+        }
+    }
+    return pairs;
+}
+
+double stw_verify_pairs(const stw_verify_case *c) {
+    const stw_attn_desc *d = &c->problem.desc;
+    const stw_attn_params p = params_of(c);
+    int64_t alike = d->heads_q; /* query heads side by side with the same masks */
+    if (p.interval_form && d->intervals.head) alike = d->heads_q / d->heads_kv;
+    if (p.block_mask.data && d->block_mask.head) alike = 1;
+    double pairs = 0;
+    for (int64_t b = 0; b < d->batch; ++b)
+        for (int64_t h = 0; h < d->heads_q; h += alike) pairs += pairs_of_head(c, &p, b, h) * (double)alike;
+    return pairs;
 }

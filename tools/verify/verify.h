@@ -92,6 +92,9 @@ double stw_verify_normal(uint64_t seed, uint64_t stream, uint64_t index);   /* N
  * they are drawn. Errors: those of stw_verify_build_inputs. */
 stw_status stw_verify_mask_share(const stw_problem *problem, int64_t counts[3]);
 
+/* Pairs of a query and a key that see each other, of all query heads. */
+double stw_verify_pairs(const stw_verify_case *c);
+
 /* ---- results -------------------------------------------------------------------------------------- */
 
 typedef enum stw_verify_outcome { STW_VERIFY_OK, STW_VERIFY_FAIL, STW_VERIFY_SKIP } stw_verify_outcome;
