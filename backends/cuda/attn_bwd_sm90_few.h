@@ -16,6 +16,7 @@
 
 #include "attn_bwd_sm90_few_sizes.h"
 #include "common/kernels/attn_bwd_scheduler.h"
+#include "mma_sm90.h"
 
 /* A row: -LSE*log2(e) and -D, and the keys of the slice that it sees: `low` and `span` after it. */
 struct alignas(16) few_row {
@@ -203,7 +204,7 @@ DEV_FN void few_key_gradient(const few_operand<C> &a, const typename C::T *rows,
                              const stw_tensor_param &to, int first, int cols, float scale, bool vectors, int lane) {
     typedef typename C::T T;
     typedef leaf_mma<T> mma;
-    enum { TILES = C::ROWS > 16 ? 8 : 4, G = 4 };
+    enum { TILES = 8, G = 4 };
     T *const at = (T *)to.data + dev_row(to, slice.b, slice.kv_head, slice.kv_first + slice.j0 + first);
     DEV_ROLLED_FOR (int c = 0; c < cols; c += TILES * LEAF_MMA_N) {
         float acc[TILES][LEAF_ACC];
@@ -228,7 +229,7 @@ DEV_FN void few_key_gradient(const few_operand<C> &a, const typename C::T *rows,
                 leaf_gather<G>(w, lane);
                 const int col = c + n * LEAF_MMA_N + leaf_gathered_col<G>(lane);
                 if (first + row < slice.keys && col < cols) {
-                    if (vectors) dev_store_words<G>(line + col, w);
+                    if (vectors) sm90_store_result(line + col, dev_vector{{w[0], w[1], w[2], w[3]}});
                     else
                         DEV_ROLLED_FOR (int e = 0; e < 2 * G; ++e) {
                             const uint32_t two = e < 4 ? (e < 2 ? w[0] : w[1]) : (e < 6 ? w[2] : w[3]);

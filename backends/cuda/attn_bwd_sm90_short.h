@@ -94,7 +94,7 @@ DEV_FN void sm90_short_store(const float (&x)[N], typename C::T *to, int64_t str
             DEV_UNROLL_FOR (int i = 0; i < ROWS; i += 4) {
                 dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);
                 if (row + i < end && panel + piece * VECTOR < COLS && panel + piece * VECTOR < cols)
-                    dev_store_vector(at + i * stride, row + i < used ? v : zero);
+                    sm90_store_result(at + i * stride, row + i < used ? v : zero);
             }
         } else {
             DEV_ROLLED_FOR (int r = 0; r < end; ++r)

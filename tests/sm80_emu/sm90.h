@@ -41,6 +41,7 @@ DEV_FN uint32_t __ballot_sync(uint32_t, bool x, emu_place at = emu_place::here()
 DEV_FN int __clz(int x) { return x ? __builtin_clz((uint32_t)x) : 32; }
 DEV_FN int __popc(uint32_t x) { return __builtin_popcount(x); }
 DEV_FN int __ffs(int x) { return __builtin_ffs(x); }
+DEV_FN void __stcs(uint4 *to, uint4 x) { *to = x; }
 DEV_FN bool __any_sync(uint32_t lanes, bool x, emu_place at = emu_place::here()) {
     return __ballot_sync(lanes, x, at) != 0;
 }
