@@ -38,9 +38,11 @@
  * the last to the first; l.dq_semaphore, a word a query block, holds the key block that added last. Work tiles are
  * numbered in that order and drawn from l.tile_counter in the order of their numbers. A work tile waits for smaller
  * numbers alone, and a CTA releases its last semaphore before it waits as another work tile: so one of them always goes
- * on. (Under a causal mask the first query block that a key block meets is met by none before it.) One warp, KEEPER,
- * has the semaphores: it waits for that of step j in phase 1. In phase 4 it releases that of step j - 1, whose
- * additions came before the barrier, and looks at that of step j + 1; one fence serves both.
+ * on. (Under a causal mask the first query block that a key block meets is met by none before it.) Then the longest
+ * work tiles come last, and those of the last heads would be waited for: key blocks of these add from the first to the
+ * last (sm90_turn_iterator), so that the last work tiles are the shortest. One warp, KEEPER, has the semaphores: it
+ * waits for that of step j in phase 1. In phase 4 it releases that of step j - 1, whose additions came before the
+ * barrier, and looks at that of step j + 1; one fence serves both.
  *
  * A kernel knows one feature of single pairs (FEATURE, attn_bwd_sm90_features.h), dropout with ALiBi or a bias, or
  * none. ALiBi adds to the exponents of phase 5. Under softcap phase 5 ends with tanh instead of P. Phase 1 makes P of
@@ -103,24 +105,31 @@ template <bool YES> struct sm90_flag {
 };
 
 /* What goes over the query blocks of a work tile. */
-template <class C, int FEATURE> struct sm90_way {
+template <class C, int FEATURE, int ORDERED> struct sm90_way {
     typedef sm90_block_iterator iterator;
     typedef sm90_loads<C> loads;
     typedef sm90_tile_masking masking;
 };
-template <class C> struct sm90_way<C, SM90_MASKS> {
+template <class C, int FEATURE> struct sm90_way<C, FEATURE, 1> {
+    typedef sm90_turn_iterator iterator;
+    typedef sm90_loads<C, iterator> loads;
+    typedef sm90_tile_masking masking;
+};
+template <class C> struct sm90_masks_way {
     typedef sm90_visible_iterator iterator;
     typedef sm90_visible_loads<C> loads;
     typedef sm90_visible_state masking;
 };
-template <class C> struct sm90_way<C, SM90_ALL> : sm90_way<C, SM90_MASKS> {
+template <class C, int ORDERED> struct sm90_way<C, SM90_MASKS, ORDERED> : sm90_masks_way<C> {};
+template <class C> struct sm90_way<C, SM90_MASKS, 1> : sm90_masks_way<C> {};
+template <class C, int ORDERED> struct sm90_way<C, SM90_ALL, ORDERED> : sm90_masks_way<C> {
     typedef sm90_visible_loads<C, false> loads;
 };
 
-/* Deterministic mode, one lane: waits until the semaphore of query block `at` says that the key block before this one
- * has added. With wrong cu_seqlens there may be no order: status_out tells. */
-DEV_FN void sm90_acquire_dq_semaphore(const stw_attn_launch &l, uint32_t at, int block) {
-    while (dev_load_acquire(l.dq_semaphore + at) != (uint32_t)block + 1 && !*l.unordered) {
+/* Deterministic mode, one lane: waits until the semaphore of query block `at` says that the key block `before` has
+ * added. With wrong cu_seqlens there may be no order: status_out tells. */
+DEV_FN void sm90_acquire_dq_semaphore(const stw_attn_launch &l, uint32_t at, uint32_t before) {
+    while (dev_load_acquire(l.dq_semaphore + at) != before && !*l.unordered) {
     }
 }
 /* Where masks leave key blocks out: until it names this one as the next. */
@@ -192,7 +201,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
     const uint32_t base = sm90_shared_address(smem);
     const sm90_barriers<C> barriers = {base + C::AT_BARRIERS};
-    typedef sm90_way<C, FEATURE> way;
+    typedef sm90_way<C, FEATURE, ORDERED> way;
     typedef typename way::iterator block_iterator;
     const typename way::loads load = {l, maps, base};
     attn_work_tile *const tiles =
@@ -320,7 +329,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     [[maybe_unused]] int plain_first, plain_end; /* query blocks with nothing special */
     /* ORDERED: the query block to which the step before has added, and nobody knows; who added last to the next step's,
      * when KEEPER looked. */
-    uint32_t due = SM90_NOTHING_DUE, last_there = MASKS ? SM90_NOTHING_DUE : 0u;
+    uint32_t due = SM90_NOTHING_DUE, last_there = SM90_NOTHING_DUE;
     [[maybe_unused]] uint32_t follower = 0, follower_of_due = 0; /* masks: which key block adds behind this one */
     enum { KEEPER = 5 }; /* not of the first warpgroup, whose first warps have the loads and the work tiles */
     /* Releases the semaphore of `due`. All additions there came before the barrier that this warp has passed. */
@@ -550,8 +559,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if (ordered && wave == KEEPER && adds) {
             if constexpr (MASKS) {
                 if (sm90_elect() && last_there != (uint32_t)tile.block) sm90_acquire_dq_turn(l, at, tile.block);
-            } else if (sm90_elect() && last_there != (uint32_t)tile.block + 1)
-                sm90_acquire_dq_semaphore(l, at, tile.block);
+            } else if (sm90_elect() && last_there != it.before(tile.block))
+                sm90_acquire_dq_semaphore(l, at, it.before(tile.block));
             __syncwarp(); /* or ptxas lets the other lanes go on to the warp's next shuffle or product alone */
         }
         float2 delta[PIECES];

@@ -120,6 +120,14 @@ template <class C> DEV_FN void sm90_preprocess_rows(const stw_attn_launch &l, co
     to[1] = of_block[1] > 0.0f && of_block[1] < ATTN_SUBNORMAL_ROWS ? 1.0f : 0.0f;
 }
 
+/* Whether key blocks add to query head h of sequence b from the first to the last: sm90_scheduler. */
+DEV_FN bool sm90_head_ascends(const stw_attn_launch &l, int64_t b, int64_t h) {
+    if (!(l.vectors & STW_SM90_LAST_ASCEND)) return false;
+    const uint32_t heads_kv = (uint32_t)l.p.heads_kv, all = (uint32_t)l.p.batch * heads_kv,
+                   together = (uint32_t)l.heads_in_l2, head = (uint32_t)b * heads_kv + (uint32_t)h / l.p.group;
+    return head / together * together + together >= all;
+}
+
 /* The kernel. CTAs before and behind those of query blocks: see attn_bwd_preprocess. */
 template <class C> DEV_FN void sm90_preprocess(const stw_attn_launch &l, char *smem) {
     dev_let_next_begin();
@@ -135,9 +143,12 @@ template <class C> DEV_FN void sm90_preprocess(const stw_attn_launch &l, char *s
     }
     sm90_rows_tile u;
     if (!u.set(l, C::BM, last - 1 - dev_cta(), smem)) return;
-    if (l.dq_semaphore && dev_thread() == 0)
-        l.dq_semaphore[u.at] =
-            l.vectors & STW_KEYS_DESCEND ? (uint32_t)stw_key_blocks(&u.seq, C::BM, l.bn, u.row0 / C::BM).end : 0;
+    if (l.dq_semaphore && dev_thread() == 0) {
+        const stw_range keys = stw_key_blocks(&u.seq, C::BM, l.bn, u.row0 / C::BM);
+        l.dq_semaphore[u.at] = sm90_head_ascends(l, u.b, u.h) ? (uint32_t)keys.first - 1
+                               : l.vectors & STW_KEYS_DESCEND ? (uint32_t)keys.end
+                                                              : 0;
+    }
     sm90_preprocess_rows<C>(l, u, smem);
 }
 

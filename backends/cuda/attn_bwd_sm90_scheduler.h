@@ -38,6 +38,8 @@ struct sm90_block_iterator {
     }
     /* The query head of the step. */
     DEV_METHOD int query_head(const attn_work_tile &, const stw_attn_launch &) const { return head; }
+    /* Deterministic mode: the key block that adds before `block` to a query block. */
+    DEV_METHOD uint32_t before(int block) const { return (uint32_t)block + 1; }
     /* Without a branch: the main loop's control depends on it. */
     DEV_METHOD void next() {
         const bool over = block + 1 == end;
@@ -48,8 +50,37 @@ struct sm90_block_iterator {
     }
 };
 
+/* Kernels for deterministic mode alone. A work tile of heads that ascend (attn_work_tile.live is SM90_ASCENDS) goes
+ * from its last query block to the first, and at each through the heads of the group. Under a causal mask all key
+ * blocks of a head begin at the same query block, and each stays a step behind the one before it. */
+enum { SM90_DESCENDS = 1, SM90_ASCENDS = 2 };
+struct sm90_turn_iterator : sm90_block_iterator {
+    int ascends, head_first, head_end, step;
+
+    DEV_FN sm90_turn_iterator begin(const attn_work_tile &tile, const stw_attn_launch &l) {
+        sm90_turn_iterator it = {sm90_block_iterator::begin(tile, l), 0, 0, 0, 1};
+        const int last = it.end - 1, group = (int)l.p.group;
+        it.ascends = dev_uniform(tile.live) == SM90_ASCENDS;
+        it.head_first = it.head;
+        it.head_end = it.head + group;
+        it.at += it.ascends ? last - it.block : 0;
+        it.block = it.ascends ? last : it.block;
+        it.step = it.ascends ? (it.jump ? (int)l.q_blocks : 0) : 1;
+        it.jump = it.ascends && it.jump ? -(int)l.q_blocks * (group - 1) - 1 : it.jump;
+        return it;
+    }
+    DEV_METHOD uint32_t before(int of) const { return (uint32_t)(ascends ? of - 1 : of + 1); }
+    DEV_METHOD void next() {
+        const bool over = ascends ? head + 1 == head_end : block + 1 == end;
+        --left;
+        at += over ? jump : step;
+        block = ascends ? block - (over && jump != 0) : over ? first : block + 1;
+        head = ascends ? (over ? head_first : head + 1) : head + (over && jump > 0);
+    }
+};
+
 /* Tensor loads. One lane of the first warp asks for everything. */
-template <class C> struct sm90_loads {
+template <class C, class Iterator = sm90_block_iterator> struct sm90_loads {
     enum { MARKS = 2 * C::BM * 4 }; /* where a block's marks stand behind its LSE and delta, in bytes */
     const stw_attn_launch &l;
     const stw_sm90_maps &maps;
@@ -91,7 +122,7 @@ template <class C> struct sm90_loads {
     }
     /* The whole warp: rows of a work tile's first (0) or second (1) step. */
     DEV_METHOD void first_rows(const attn_work_tile &tile, int step, int stage) const {
-        sm90_block_iterator it = sm90_block_iterator::begin(tile, l);
+        Iterator it = Iterator::begin(tile, l);
         if (step) it.next();
         if (sm90_elect()) rows(tile, it, stage, it.is_idle(tile, l));
     }
@@ -118,7 +149,10 @@ template <class C> struct sm90_loads {
 enum { SM90_ORDER_ASKED = 2 };
 #define SM90_IS_ORDERED(l) (ORDERED == SM90_ORDER_ASKED ? ((l).p.features & STW_FEAT_DETERMINISTIC) != 0 : ORDERED != 0)
 
-/* Which work tile a CTA takes. One lane of the first warp asks. MASKS: heads may have key blocks of their own. */
+/* Which work tile a CTA takes. One lane of the first warp asks. MASKS: heads may have key blocks of their own. In
+ * deterministic mode key blocks are numbered from the last to the first (STW_KEYS_DESCEND), but with
+ * STW_SM90_LAST_ASCEND from the first to the last for the last heads numbered together: under a causal mask the longest
+ * work tiles are the last of all others, the shortest those of these. */
 template <int ORDERED, bool MASKS = false> struct sm90_scheduler {
     /* Instead of the next work tile's number: it has not been drawn yet; it has been asked for already. */
     enum : uint32_t { UNDRAWN = 0xFFFFFFFFu, FETCHED = 0xFFFFFFFEu };
@@ -133,7 +167,8 @@ template <int ORDERED, bool MASKS = false> struct sm90_scheduler {
     }
     DEV_METHOD uint32_t first_number() const { return SM90_IS_ORDERED(l) ? draw() : (uint32_t)dev_cta(); }
     /* attn_place_of in 32 bits, which is enough here: long division would cost the main loop registers. */
-    DEV_METHOD void place_of(uint32_t number, uint32_t *key_block, uint32_t *head) const {
+    DEV_METHOD void place_of(uint32_t number, uint32_t *key_block, uint32_t *head, bool *ascends) const {
+        *ascends = false;
         if (l.p.features & STW_FEAT_PACKED_KV) {
             const uint2 listed = *(const uint2 *)(const void *)(l.listed + 1 + number);
             *head = listed.x;
@@ -150,7 +185,9 @@ template <int ORDERED, bool MASKS = false> struct sm90_scheduler {
         const uint32_t left = (uint32_t)l.p.batch * heads_kv - first, here = left < together ? left : together;
         number -= first * blocks;
         const uint32_t turn = number / here, any = first + number - turn * here, b = any / heads_kv;
-        *key_block = b * blocks + (SM90_IS_ORDERED(l) ? blocks - 1 - turn : turn); /* STW_KEYS_DESCEND */
+        if (ORDERED == 1 && !MASKS)
+            *ascends = (l.vectors & STW_SM90_LAST_ASCEND) && first + together >= (uint32_t)l.p.batch * heads_kv;
+        *key_block = b * blocks + (SM90_IS_ORDERED(l) && !*ascends ? blocks - 1 - turn : turn);
         *head = any - b * heads_kv;
     }
     /* Work tile `number` into `tile`, if there is one; its key block arrives asynchronously. */
@@ -159,9 +196,10 @@ template <int ORDERED, bool MASKS = false> struct sm90_scheduler {
         const uint32_t bytes = (uint32_t)sizeof(attn_key_block);
         const bool live = number < count;
         uint32_t key_block = 0, head = 0;
-        if (live) place_of(number, &key_block, &head);
+        bool ascends = false;
+        if (live) place_of(number, &key_block, &head, &ascends);
         tile.kv_head = (int)head;
-        tile.live = live;
+        tile.live = !live ? 0 : ascends ? SM90_ASCENDS : SM90_DESCENDS;
         arrived.expect(live ? bytes : 0u);
         if constexpr (MASKS) {
             if (live)
@@ -183,12 +221,11 @@ template <int ORDERED, bool MASKS = false> struct sm90_scheduler {
 
 /* The first warp, in a step that is not the last of its work tile: asks for the rows of step j + 2, into stage `to`.
  * In the two steps before it finds out what the next work tile is, and asks for its K and first rows in the last. */
-template <class C, int ORDERED>
-DEV_FN void sm90_load_ahead(const sm90_loads<C> &load, const sm90_scheduler<ORDERED> &scheduler,
-                            const attn_work_tile &tile, attn_work_tile &next, const sm90_block_iterator &it, int turn,
-                            int to) {
+template <class C, class Iterator, int ORDERED>
+DEV_FN void sm90_load_ahead(const sm90_loads<C, Iterator> &load, const sm90_scheduler<ORDERED> &scheduler,
+                            const attn_work_tile &tile, attn_work_tile &next, const Iterator &it, int turn, int to) {
     if (it.left > 2) {
-        sm90_block_iterator two = it;
+        Iterator two = it;
         two.next();
         two.next();
         if (sm90_elect()) load.rows(tile, two, to, false);

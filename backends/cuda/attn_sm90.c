@@ -304,11 +304,22 @@ static void plan_masks(const stw_variant *tile, const stw_attn_params *p, stw_at
     out->visible_length = mask_length(p, tile->bm);
 }
 
+/* Deterministic mode, key blocks that meet fewer rows the later they come: the longest work tiles come last of their
+ * heads, and those of the last heads would be waited for. So these go the other way round, where the kernel is one for
+ * deterministic mode alone and the one before it knows. */
+static int last_heads_ascend(const stw_attn_params *p, const stw_attn_choice *choice) {
+    const uint32_t f = p->features & FEATURES, packed = STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV;
+    const int alone = !f || ((f == STW_FEAT_ALIBI || f == STW_FEAT_SOFTCAP) && !is_drained(p));
+    return (p->features & STW_FEAT_DETERMINISTIC) && (p->features & STW_FEAT_WINDOW_RIGHT) && alone &&
+           !(p->features & packed) && choice->preprocess && choice->split.heads * choice->split.rows == 1;
+}
+
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
     plan_of(tile, p, !(p->features & FEATURES), out);
     out->small_rows = tile->bm;
     out->preprocess = takes_preprocess(p) ? "sm90" : NULL;
+    if (last_heads_ascend(p, out)) out->vectors |= STW_SM90_LAST_ASCEND;
     out->postprocess = takes_postprocess(p, out) ? "sm90" : NULL;
     const int all = mode_of_features(p) == &mode_all;
     if (all || p->features & STW_FEAT_DROPOUT) out->loaders = 128; /* a warpgroup decides what is dropped */
