@@ -271,7 +271,7 @@ static int64_t rows_unhidden(const stw_hidden_rows *h, int64_t i0, int64_t i1) {
            (end > first ? rows_in_both(i0, i1, first, end) : 0);
 }
 
-/* Of one sequence and query head. Rows that mask and window let see a key are neighbours, from key to key no earlier. */
+/* Of one sequence and query head. Rows that mask and window let see a key are neighbours, and move on with the keys. */
 static double pairs_of_head(const stw_verify_case *c, const stw_attn_params *p, int64_t b, int64_t h) {
     const stw_attn_desc *d = &c->problem.desc;
     const stw_verify_span *rows = &c->q[b], *keys = &c->kv[b];
