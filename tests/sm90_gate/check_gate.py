@@ -151,8 +151,10 @@ def check_short(name, instructions, hd, bm, bn):
 
 
 def check_few_kernel(name, instructions, hd, rows):
-    tiles = 8 if rows > 16 else 4  # of dV and dK at a time
+    tiles = 8  # of dV and dK at a time
     products = 2 * (hd // 16) * (rows // 8) + 2 * (rows // 16) * tiles + 4 * rows * hd // 512  # S, dP; dV, dK; dQ
+    if not count(instructions, r"STG\.E\.EF\.128"):
+        yield "dK and dV are not stored as lines that leave L2 first"
     if (have := count(instructions, "HMMA")) != products:
         yield f"{have} matrix instructions, not {products}"
     if (exponentials := count(instructions, r"MUFU\.EX2")) != rows // 2 * (2 if rows > 16 else 1):  # with hidden pairs, without
