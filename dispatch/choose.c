@@ -93,6 +93,10 @@ stw_status stw_choose(const char *who, const stw_context_opts *opts, const stw_e
                                     .device = has_device ? opts->device : env->device, /* of a GPU */
                                     .forced_arch = c->arch[0] ? c->arch : NULL,
                                     .cpu_threads = opts->cpu_threads ? opts->cpu_threads : env->cpu_threads};
+    const char *of_named = c->automatic ? NULL : memory_refusal(opts->memory, named);
+    if (of_named)
+        return stw_fail(STW_E_INVALID, "%s: %s names %s with memory %s: %s", who, named_by, stw_backend_name(named),
+                        memory_name(opts->memory), of_named);
     int named_is_built = c->automatic;
     for (size_t i = 0; i < stw_backend_count; ++i) {
         stw_backend backend = stw_backends[i]->backend;
@@ -102,9 +106,6 @@ stw_status stw_choose(const char *who, const stw_context_opts *opts, const stw_e
         if (!c->automatic && backend != named) {
             snprintf(candidate->reason, sizeof candidate->reason, "%s names %s", named_by, stw_backend_name(named));
         } else if (refusal) {
-            if (backend == named)
-                return stw_fail(STW_E_INVALID, "%s: %s names %s with memory %s: %s", who, named_by,
-                                stw_backend_name(named), memory_name(opts->memory), refusal);
             snprintf(candidate->reason, sizeof candidate->reason, "%s", refusal);
         } else if (backend == STW_BACKEND_CPU && has_device && opts->device != 0) {
             if (backend == named)
