@@ -304,9 +304,10 @@ static void plan_masks(const stw_variant *tile, const stw_attn_params *p, stw_at
     out->visible_length = mask_length(p, tile->bm);
 }
 
-/* Deterministic mode, key blocks that meet fewer rows the later they come: the longest work tiles come last of their
- * heads, and those of the last heads would be waited for. So these go the other way round, where the kernel is one for
- * deterministic mode alone and the one before it knows. */
+/* Deterministic mode under a causal mask or a right window: key blocks add from the last to the first, so the longest
+ * work tiles come last of their heads, and those of the last heads would be waited for. These heads go the other way
+ * round, where the main loop's kernel serves deterministic mode alone and the kernel before it starts their semaphores
+ * (attn_bwd_sm90_rows.h). */
 static int last_heads_ascend(const stw_attn_params *p, const stw_attn_choice *choice) {
     const uint32_t f = p->features & FEATURES, packed = STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV;
     const int alone = !f || ((f == STW_FEAT_ALIBI || f == STW_FEAT_SOFTCAP) && !is_drained(p));
