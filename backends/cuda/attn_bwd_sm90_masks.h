@@ -25,7 +25,28 @@ struct sm90_visible_step {
 static_assert(STW_SM90_VISIBLE_LENGTH * 32u <= 1u << (32 - sm90_visible_step::BLOCK), "blocks are numbered");
 static_assert(STW_SM90_VISIBLE_GROUP <= sm90_visible_step::HEADS, "heads are numbered");
 
-/* Where a work tile stands in its words. */
+/* One lane: the work tile's next word, which `word` gives by its number. */
+template <class Word> DEV_FN void sm90_visible_refill(const sm90_visible_tile &u, Word word) {
+    const dev_vector w = word((uint32_t)u.next());
+    u.head() += u.place() >> sm90_visible_word::PLACE_BITS;
+    u.touched() = (int)w.word[1];
+    u.next() = (int)w.word[2];
+    u.place() = (int)w.word[3];
+    u.visible() = (int)w.word[0];
+}
+/* One lane: the next query block of a work tile, in one word. */
+template <class Word> DEV_FN sm90_visible_step sm90_visible_take(const sm90_visible_tile &u, Word word) {
+    if (!u.visible()) sm90_visible_refill(u, word);
+    const uint32_t visible = (uint32_t)u.visible(), bit = (uint32_t)__ffs((int)visible) - 1;
+    u.visible() = (int)(visible & (visible - 1));
+    uint32_t tests = (uint32_t)u.touched() >> bit & 1;
+    if (tests && u.index() & 1) tests |= sm90_visible_step::TESTS_BETWEEN;
+    const uint32_t block = ((uint32_t)u.place() & ((1u << sm90_visible_word::PLACE_BITS) - 1)) * 32 + bit;
+    return {tests | (uint32_t)u.head() << sm90_visible_step::HEAD | block << sm90_visible_step::BLOCK};
+}
+
+/* Where a work tile stands in its words: sm90_visible_take in two parts, so that all is read before products and only
+ * counted behind them. (At wide heads, whose loads have a warp of their own, it would spill two registers.) */
 struct sm90_visible_at {
     uint32_t visible, touched; /* of the word in the work tile, sm90_visible_word                              */
     uint32_t first;            /* the step of the word's first block, as if its pairs were tested by intervals */
@@ -44,22 +65,6 @@ struct sm90_visible_at {
         return {here + (bit << sm90_visible_step::BLOCK)};
     }
 };
-
-/* One lane: the next query block of a work tile, which stands `at` in its words. `word`: gives the word of a number,
- * when the one in the work tile is used up. */
-template <class Word>
-DEV_FN sm90_visible_step sm90_visible_take(const sm90_visible_tile &u, sm90_visible_at at, Word word) {
-    if (!at.visible) {
-        const dev_vector w = word((uint32_t)u.next());
-        u.head() += u.place() >> sm90_visible_word::PLACE_BITS;
-        u.touched() = (int)w.word[1];
-        u.next() = (int)w.word[2];
-        u.place() = (int)w.word[3];
-        u.visible() = (int)w.word[0];
-        at = sm90_visible_at::of(u);
-    }
-    return at.take(u);
-}
 
 /* In the place of sm90_tile_masking. */
 struct sm90_visible_state {
@@ -130,14 +135,18 @@ template <class C, bool AHEAD = true> struct sm90_visible_loads : sm90_loads<C> 
     /* One lane: which query block a stage gets, the next one that holds a visible pair. */
     DEV_METHOD sm90_visible_step find(attn_work_tile &tile, sm90_visible_at at, int stage) const {
         const stw_attn_launch &l = this->l;
-        const sm90_visible_step step =
-            sm90_visible_take(sm90_visible_tile{tile}, at, [&]([[maybe_unused]] uint32_t number) {
+        const sm90_visible_tile u = {tile};
+        if (!at.visible) {
+            sm90_visible_refill(u, [&]([[maybe_unused]] uint32_t number) {
                 if constexpr (!AHEAD) return dev_load_vector((const sm90_visible_word *)l.visible_words + number);
                 dev_copy_wait();
                 const uint4 word = sm90_load_shared_vector(ahead());
                 ask(word.z);
                 return dev_vector{{word.x, word.y, word.z, word.w}};
             });
+            at = sm90_visible_at::of(u);
+        }
+        const sm90_visible_step step = at.take(u);
         sm90_store_shared_word(word_of(stage), step.word);
         return step;
     }

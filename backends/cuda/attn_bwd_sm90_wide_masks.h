@@ -48,10 +48,9 @@ struct sm90_wide_visible_words {
         return it;
     }
     DEV_METHOD void take() {
-        const sm90_visible_step next =
-            sm90_visible_take(sm90_visible_tile{tile}, sm90_visible_at::of({tile}), [&](uint32_t word) {
-                return dev_load_vector((const sm90_visible_word *)l.visible_words + word);
-            });
+        const sm90_visible_step next = sm90_visible_take(sm90_visible_tile{tile}, [&](uint32_t word) {
+            return dev_load_vector((const sm90_visible_word *)l.visible_words + word);
+        });
         step = next.word;
         block = next.block();
         head = tile.kv_head * (int)l.p.group + next.head();
