@@ -68,7 +68,7 @@ struct sm90_visible_at {
 
 /* In the place of sm90_tile_masking. */
 struct sm90_visible_state {
-    uint32_t of_stage[3]; /* sm90_visible_step of the step that has the stage next, from phase 4 of the one before */
+    uint32_t of_stage[3]; /* sm90_visible_step; from phase 4 of a step on that of the next with its stage */
     int zeroes_keys;      /* some keys take part in nothing */
     template <int BN = 128> DEV_METHOD void find(const attn_work_tile &tile, const stw_attn_params &p) {
         stw_range keys = stw_visible_keys(&tile.seq);

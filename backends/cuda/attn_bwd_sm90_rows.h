@@ -120,7 +120,8 @@ template <class C> DEV_FN void sm90_preprocess_rows(const stw_attn_launch &l, co
     to[1] = of_block[1] > 0.0f && of_block[1] < ATTN_SUBNORMAL_ROWS ? 1.0f : 0.0f;
 }
 
-/* Whether key blocks add to query head h of sequence b from the first to the last: sm90_scheduler. */
+/* Tells whether key blocks add to query head h of sequence b from the first to the last, as sm90_scheduler numbers
+ * them. */
 DEV_FN bool sm90_head_ascends(const stw_attn_launch &l, int64_t b, int64_t h) {
     if (!(l.vectors & STW_SM90_LAST_ASCEND)) return false;
     const uint32_t heads_kv = (uint32_t)l.p.heads_kv, all = (uint32_t)l.p.batch * heads_kv,

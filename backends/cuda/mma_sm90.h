@@ -171,7 +171,7 @@ DEV_FN void sm90_store_shared_word(uint32_t at, uint32_t x) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
 
-/* To memory that no kernel of the call reads: the line is the first to leave L2. */
+/* Stores a vector that no kernel of the call reads: its line is the first to leave L2. */
 DEV_FN void sm90_store_result(void *to, dev_vector v) {
     __stcs((uint4 *)to, make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Descriptions of q, dout, k and v for the tensor loads of sm90's own main loops: made on the host for each call
- * (attn_sm90.c), the second argument of these kernels. And a flag of theirs. */
+ * (attn_sm90.c), the second argument of these kernels. A flag that these alone know is here, too. */
 #ifndef STW_CUDA_TENSOR_MAP_H
 #define STW_CUDA_TENSOR_MAP_H
 
