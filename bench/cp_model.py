@@ -21,7 +21,8 @@ them may differ from the measured time by 15%; beyond that the exit status is 1.
 Of a causal problem of S rows on N ranks in zigzag order, a rank computes 1/N of 5 products of S*S/2*D*2 flops a head.
     ring        N steps; a step's compute hides its moves (K, V in 16 bits, dK and dV in f32) where it is longer
     all-gather  K and V of all before, dK and dV of all behind
-    ulysses     Q, dO, K and V by heads before, dQ, dK and dV behind
+    ulysses     Q, dO, K and V by heads before, dQ, dK and dV behind, in groups of heads: what moves under the kernels of another
+                group takes of them the share of multiprocessors that messages hold
     2-D         ulysses in the node, a ring between nodes
 """
 import argparse
@@ -110,20 +111,33 @@ def all_gather(problem, machine):
     return compute(problem, machine) + passes + moved / (gb_s * 1e9) + 2 * machine.latency, moved
 
 
-def exchange(problem, machine, ranks, gb_s):
-    """Q, dO (16 bits), K, V, LSE and delta; dQ, dK and dV back in f32; each rank keeps 1/ranks."""
+GROUP_ROWS, GROUPS_MAX = 131072, 8  # dispatch/cp_heads.c: keys times heads of k of a group, at least; groups, at most
+HELD = 32 / 132  # of a GPU's multiprocessors, by NCCL on an H200
+
+
+def groups_of(problem):
+    heads = problem.kv_heads // problem.ranks
+    return max(n for n in range(1, GROUPS_MAX + 1)
+               if n == 1 or heads % n == 0 and problem.batch * problem.rows * (heads // n) >= GROUP_ROWS)
+
+
+def exchange(problem, machine, ranks, gb_s, back=4, groups=1):
+    """Q, dO (16 bits), K, V, LSE and delta; dQ, dK and dV back, `back` bytes a number; each rank keeps 1/ranks."""
     rows = problem.batch * problem.rows / problem.ranks
     heads = problem.heads * problem.head_dim
     kv = problem.kv_heads * problem.head_dim
-    moved = rows * (2 * (2 * heads + 2 * kv) + 8 * problem.heads + 4 * (heads + 2 * kv)) * (ranks - 1) / ranks
-    packed = 4 * moved / (machine.memory * 1e9)  # read and written on either end
-    return packed + moved / (gb_s * 1e9) + 2 * machine.latency * (ranks > 1), moved
+    all_of_it = rows * (2 * (2 * heads + 2 * kv) + 8 * problem.heads + back * (heads + 2 * kv))
+    moved = all_of_it * (ranks - 1) / ranks
+    packed = (4 * moved + 2 * (all_of_it - moved)) / (machine.memory * 1e9)  # read and written on either end; the own part once
+    alone = 1 / groups + HELD * (1 - 1 / groups)
+    return packed + alone * moved / (gb_s * 1e9) + 2 * machine.latency * (ranks > 1), moved
 
 
 def ulysses(problem, machine):
     if problem.kv_heads % problem.ranks:
         return None
-    seconds, moved = exchange(problem, machine, problem.ranks, bandwidth(machine, problem.ranks, to_all=True))
+    seconds, moved = exchange(problem, machine, problem.ranks, bandwidth(machine, problem.ranks, to_all=True), 2,
+                              groups_of(problem))
     return compute(problem, machine) + seconds, moved
 
 

@@ -4,7 +4,8 @@
  * `shards`: ring and all-gather have split 1, Ulysses has one shard, 2-D has both. Stages of a call:
  *   1. delta of this rank's rows, from its own tensors (backward)
  *   2. split > 1: an all-to-all of q, k, v, dO, LSE and delta, after which the rank has all rows of its shard and
- *      heads/split heads
+ *      heads/split heads. With one shard, Ulysses, the backward goes on by groups of these heads (cp_heads.c) without
+ *      what follows here
  *   3. ticks: a tick starts the moves of the next ones, runs its parts, each a chunk of q against a chunk of keys by
  *      a plan of attn_bwd.h, and waits for the moves
  *   4. split > 1: the way back of dQ, dK and dV; then the caller's tensors are written
@@ -58,7 +59,7 @@ stw_status stw_cp_gather(const stw_cp_calling *c, const void *from, void *to, si
 /* By the transport's own function, which is there: `count` numbers a rank. */
 stw_status stw_cp_reduce(const stw_cp_calling *c, const void *from, void *to, size_t count, stw_dtype dtype);
 
-/* The same of all_to_all: blocks of `bytes`, one a rank. */
+/* The same of all_to_all, without the wait: blocks of `bytes`, one a rank. */
 stw_status stw_cp_all_to_all(const stw_cp_calling *c, const void *from, void *to, size_t bytes);
 
 /* ---- shards (cp_shard.c) ---- */
@@ -152,11 +153,12 @@ typedef struct stw_cp_dq_sums {
 
 /* Places in the workspace. */
 typedef struct stw_cp_places {
-    size_t delta, dsink, dsinks, scratch;               /* backward                       */
-    size_t q, k, v, dout, lse, shard_delta;             /* split > 1: of the shard        */
-    size_t sent, received;                              /* split > 1: messages            */
-    size_t own, slots, own_sums, sum_slots, other_sums; /* stage 3                        */
-    size_t dq, dq_sums, dk, dv, dbias, dbiases;         /* its results: of the shard      */
+    size_t delta, dsink, dsinks, scratch;                      /* backward                       */
+    size_t q, k, v, dout, lse, shard_delta;                    /* split > 1: of the shard        */
+    size_t sent, received;                                     /* split > 1: messages            */
+    size_t sent_back, received_back, sent_rows, received_rows; /* by heads: within the two above */
+    size_t own, slots, own_sums, sum_slots, other_sums;        /* stage 3                        */
+    size_t dq, dq_sums, dk, dv, dbias, dbiases;                /* its results: of the shard      */
     size_t wide_q, wide_kv, wide_bias, wide_slopes, out_part, lse_part, out_sum, lse_sum,
         out; /* forward                 */
     size_t total;
@@ -174,6 +176,7 @@ struct stw_cp_plan {
     stw_cp_schedule schedule;
     const char *rule;                   /* the words of the rule that chose, or NULL: by name   */
     int32_t split, shards, lane, shard; /* this rank is `lane` of its shard   */
+    int32_t groups;                     /* by heads: those of this rank go in so many groups; else 1 */
     int cuts_own;                       /* the own block's second chunk of keys has a tick behind all others */
     stw_dtype number;                   /* f32, or f64                                          */
     stw_dtype partial;                  /* of the forward's parts: wider than O */
@@ -181,7 +184,7 @@ struct stw_cp_plan {
     int64_t seq_count;
     int64_t rows[2];           /* of this rank's tensors                          */
     int64_t shard_rows[2];     /* of its shard                                    */
-    int64_t heads_q, heads_kv; /* that it computes                            */
+    int64_t heads_q, heads_kv; /* that it computes, of all groups             */
     int64_t block_max;         /* keys of the longest block                       */
     int64_t dbias_extent[4], dbias_count;
     stw_cp_engine *engines;
@@ -199,7 +202,7 @@ struct stw_cp_plan {
     int32_t slot_count, sum_count;
     size_t engine_workspace;
     stw_cp_places at;
-    int starts_own;                      /* sums of the own block start as zeros: no part writes all of them */
+    int starts_own; /* sums of the own block, by heads all results, start as zeros: no part writes all of them */
     int32_t home[STW_CP_SETS];           /* the slot to which a set of this shard's sums comes home, or -1   */
     stw_cp_chunk home_rows[STW_CP_SETS]; /* the rows of the block that it has                         */
     int all_see_all, equal_blocks;       /* all-gather: by the transport's own functions where both hold */
@@ -222,6 +225,28 @@ stw_attn_strides stw_cp_own_rows(int64_t batch_rows, int64_t heads, int64_t dim)
 /* Of a part. `block`: rows between two batches in the block and in its sums. */
 stw_attn_desc stw_cp_backward_desc(const stw_cp_plan *plan, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows,
                                    int64_t block);
+
+/* ---- by heads (cp_heads.c) ---- */
+
+/* A group has at least this many rows of keys times heads of them: a thousand work tiles of 128 keys, eight for each of
+ * 132 multiprocessors, so that the last ones of a call leave few idle. */
+enum { STW_CP_GROUP_ROWS = 131072 };
+
+/* Ulysses' backward. */
+static inline int stw_cp_goes_by_heads(const stw_cp_plan *p) {
+    return p->kind == STW_PLAN_ATTN_BWD && p->split > 1 && p->shards == 1;
+}
+/* Of dQ, dK or dV as parts leave it: what the caller gets where one part makes all of it (what he adds to is in numbers
+ * anyway), else numbers to sum. */
+static inline stw_dtype stw_cp_result_dtype(const stw_cp_plan *p, uint32_t bit) {
+    const stw_attn_desc *d = &p->attn;
+    if (!stw_cp_goes_by_heads(p)) return p->number;
+    return bit == STW_OUT_DQ ? d->dq_dtype : bit == STW_OUT_DK ? d->dk_dtype : d->dv_dtype;
+}
+/* As many groups as the descriptor asks for, or the rule. */
+int32_t stw_cp_groups_of(const stw_cp_plan *plan);
+/* Adds the parts, a tick a group. */
+stw_status stw_cp_heads_make(stw_cp_plan *plan);
 
 /* ---- masks in memory (cp_masks.c) ---- */
 
@@ -295,6 +320,7 @@ typedef struct stw_cp_run {
     stw_attn_args args;
     char *workspace, *engine_workspace;
     int shares_dq; /* parts add to the plan's sums of dQ (cp_dq.c) */
+    int32_t group; /* of heads, by heads: that which is computed   */
     stw_cp_calling wire;
     stw_cp_tensor q, k, v, out, dout, lse, dlse, delta, dq, dk, dv;              /* of this rank */
     stw_cp_tensor shard_q, shard_k, shard_v, shard_dout, shard_lse, shard_delta; /* what stage 3 reads */
@@ -340,14 +366,52 @@ stw_status stw_cp_copy_rows(const stw_cp_run *run, const stw_cp_tensor *to, cons
 stw_status stw_cp_copy(const stw_cp_run *run, const stw_cp_tensor *to, const stw_cp_tensor *from, int adds);
 /* Elements between two batches of a sequence. */
 int64_t stw_cp_batch_stride(const stw_cp_tensor *t, const stw_cp_seq *seq);
-/* Stage 2 (in: from the rank's to the shard's) and stage 4, of `count` tensors. */
-stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *from, const stw_cp_tensor *const *to,
-                           const int *adds, int count);
+/* The first head of q, or of k, that the calls of this group have. */
+static inline int64_t stw_cp_first_head(const stw_cp_run *run, int kv) {
+    const stw_cp_plan *p = run->plan;
+    const int64_t heads = kv ? p->heads_kv : p->heads_q;
+    return p->lane * heads + run->group * (heads / p->groups);
+}
+/* Stages 2 to 4 by heads (cp_heads.c). */
+stw_status stw_cp_heads_run(stw_cp_run *run);
+/* The slopes of a sequence's first head. */
+const float *stw_cp_slopes(const stw_cp_run *run, const stw_cp_seq *seq);
+
+/* ---- rows against heads (cp_exchange.c) ---- */
+
+/* Stage 2 (in: from the rank's tensors to the shard's) or stage 4, of `count` tensors. */
+typedef struct stw_cp_exchange {
+    int in, count;
+    int32_t group, groups; /* of a rank's heads; groups: 0 is 1, too */
+    const stw_cp_tensor *const *from, *const *to;
+    const int *adds;       /* back: to what the caller has; null: to none */
+    size_t sent, received; /* where its messages begin among all          */
+} stw_cp_exchange;
+
+/* Before it is sent; what is for this rank itself, at any time; when it is there, behind the wait. */
+stw_status stw_cp_exchange_pack(const stw_cp_run *run, const stw_cp_exchange *x);
+stw_status stw_cp_exchange_own(const stw_cp_run *run, const stw_cp_exchange *x);
+stw_status stw_cp_exchange_unpack(const stw_cp_run *run, const stw_cp_exchange *x);
+/* Starts `count` > 0 of them as one group of messages. */
+stw_status stw_cp_exchange_start(stw_cp_run *run, const stw_cp_exchange *const *all, int count);
+/* All of it, with nothing beside. */
+stw_status stw_cp_exchange_all(stw_cp_run *run, const stw_cp_exchange *x);
+/* Bytes of a row and head of q, and of the keys. */
+void stw_cp_exchange_widths(const stw_cp_plan *p, size_t in_out[2], size_t back_out[2]);
+/* Bytes of all messages of an exchange of a rank's heads over `groups`; `comes`: of the other ranks' rows, else this
+ * one's. */
+size_t stw_cp_exchange_room(const stw_cp_plan *p, const size_t widths[2], int32_t groups, int comes);
+/* What this rank sends in a call. */
+uint64_t stw_cp_exchange_bytes(const stw_cp_plan *p);
+
+/* ---- blocks and ticks (cp_run.c) ---- */
+
 /* Packs this shard's K and V into its block; all-gather: gets the other blocks. */
 stw_status stw_cp_blocks(stw_cp_run *run);
-/* Runs the ticks; `part` runs one part. */
+/* Runs the ticks; `start` is what comes before the first part, under the first moves, `part` runs one part. */
+typedef stw_status (*stw_cp_start_fn)(stw_cp_run *run);
 typedef stw_status (*stw_cp_part_fn)(stw_cp_run *run, const stw_cp_tick *tick, const stw_cp_part *part);
-stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_part_fn part);
+stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_start_fn start, stw_cp_part_fn part);
 /* All-gather: the sums of this shard's block over all ranks. */
 stw_status stw_cp_scatter_sums(stw_cp_run *run);
 char *stw_cp_slot(const stw_cp_run *run, int32_t slot);

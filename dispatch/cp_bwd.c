@@ -4,10 +4,6 @@
  * stages). */
 #include "cp.h"
 
-static void *callers_number(const stw_cp_plan *p, const void *data, int64_t elements) {
-    return (char *)(uintptr_t)data + elements * (int64_t)stw_dtype_size(p->number);
-}
-
 static char *bytes_at(const stw_cp_run *run, size_t place) { return run->workspace + place; }
 
 /* ---- stage 1 ---- */
@@ -80,9 +76,7 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
     a.dq = run->shares_dq ? (void *)stw_cp_dq_at(run, part) : stw_cp_at(&dq, seq, 0, part->q_row);
     a.dk = sums + part->k_row * wide_k * number;
     a.dv = sums + (tick->block_rows * wide_k + part->k_row * wide_v) * number;
-    if (d->flags & STW_ATTN_ALIBI)
-        a.alibi_slopes =
-            callers_number(p, run->args.alibi_slopes, seq->index * d->alibi_stride_batch + p->lane * p->heads_q);
+    a.alibi_slopes = stw_cp_slopes(run, seq);
     if (d->bias_dtype) {
         const stw_bias_strides *dbias = &p->engines[engine].desc.dbias;
         const int64_t *e = p->dbias_extent;
@@ -160,7 +154,8 @@ static stw_status write_gradients(stw_cp_run *run) {
     stw_status status = write_sums(run, keys, add_keys);
     if (run->shares_dq && !status) status = stw_cp_dq_finish(run, exchanges ? &dq : &run->dq);
     if (status) return status;
-    if (exchanges) return stw_cp_exchange(run, 0, from, to, adds, count);
+    const stw_cp_exchange x = {.count = count, .from = from, .to = to, .adds = adds};
+    if (exchanges) return stw_cp_exchange_all(run, &x);
     return wanted[0] && !run->shares_dq ? stw_cp_copy(run, &run->dq, &dq, add_all[0]) : STW_OK;
 }
 
@@ -191,7 +186,40 @@ static stw_status exchange_in(stw_cp_run *run) {
     const stw_cp_tensor *from[] = {&run->lse, &run->delta, &run->q, &run->dout, &run->k, &run->v};
     const stw_cp_tensor *to[] = {&run->shard_lse,  &run->shard_delta, &run->shard_q,
                                  &run->shard_dout, &run->shard_k,     &run->shard_v};
-    return run->plan->split > 1 ? stw_cp_exchange(run, 1, from, to, NULL, 6) : STW_OK;
+    const stw_cp_exchange x = {.in = 1, .count = 6, .from = from, .to = to};
+    return run->plan->split > 1 ? stw_cp_exchange_all(run, &x) : STW_OK;
+}
+
+/* Under the first moves: sums that start as zeros, delta where it is not exchanged. */
+static stw_status start(stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    const stw_attn_desc *d = &p->attn;
+    const uint32_t number = (uint32_t)p->number;
+    stw_status status;
+    run->shares_dq = stw_cp_dq_is_shared(run);
+    if (run->shares_dq) status = stw_cp_set(run, bytes_at(run, p->at.dq_sums), p->dq_numbers, number, 0);
+    else status = stw_cp_set(run, bytes_at(run, p->at.dq), p->shard_rows[0] * p->heads_q * d->head_dim_qk, number, 0);
+    if (d->outputs & STW_OUT_DBIAS && !status)
+        status = stw_cp_set(run, bytes_at(run, p->at.dbias), p->dbias_count, number, 0);
+    if (!status && p->starts_own)
+        status = stw_cp_zero_sums(run, STW_CP_OWN, p->shard_rows[1], (stw_cp_chunk){0, p->shard_rows[1]});
+    return status || p->split > 1 ? status : run_rows(run);
+}
+
+/* Stages 1 to 4 over shards. */
+static stw_status run_shards(stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    stw_status status = p->split > 1 ? run_rows(run) : STW_OK;
+    if (!status) status = exchange_in(run);
+    if (!status) status = stw_cp_blocks(run);
+    if (!status) status = stw_cp_ticks(run, start, run_part);
+    if (!status && p->schedule == STW_CP_ALL_GATHER) status = stw_cp_scatter_sums(run);
+    return status ? status : write_gradients(run);
+}
+
+static stw_status run_heads(stw_cp_run *run) {
+    stw_status status = run_rows(run);
+    return status ? status : stw_cp_heads_run(run);
 }
 
 stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, void *workspace, size_t workspace_size,
@@ -201,21 +229,7 @@ stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, v
         stw_cp_run_begin(plan, STW_PLAN_ATTN_BWD, "cp_attn_bwd", args, workspace, workspace_size, stream, &run);
     if (status) return status;
     const stw_attn_desc *d = &plan->attn;
-    const uint32_t number = (uint32_t)plan->number;
-    run.shares_dq = stw_cp_dq_is_shared(&run);
-    if (run.shares_dq) status = stw_cp_set(&run, bytes_at(&run, plan->at.dq_sums), plan->dq_numbers, number, 0);
-    else
-        status = stw_cp_set(&run, bytes_at(&run, plan->at.dq), plan->shard_rows[0] * plan->heads_q * d->head_dim_qk,
-                            number, 0);
-    if (d->outputs & STW_OUT_DBIAS && !status)
-        status = stw_cp_set(&run, bytes_at(&run, plan->at.dbias), plan->dbias_count, number, 0);
-    if (!status && plan->starts_own)
-        status = stw_cp_zero_sums(&run, STW_CP_OWN, plan->shard_rows[1], (stw_cp_chunk){0, plan->shard_rows[1]});
-    if (!status) status = run_rows(&run);
-    if (!status) status = exchange_in(&run);
-    if (!status) status = stw_cp_blocks(&run);
-    if (!status) status = stw_cp_ticks(&run, run_part);
-    if (!status && plan->schedule == STW_CP_ALL_GATHER) status = stw_cp_scatter_sums(&run);
+    status = stw_cp_goes_by_heads(plan) ? run_heads(&run) : run_shards(&run);
     run.wire.what = "the sum of dsink";
     if (!status && d->outputs & STW_OUT_DSINK)
         status =
@@ -224,7 +238,6 @@ stw_status stw_cp_attn_bwd(const stw_cp_plan *plan, const stw_attn_args *args, v
     if (!status && d->outputs & STW_OUT_DBIAS && !d->bias.query)
         status = stw_cp_sum_over_ranks(&run, bytes_at(&run, plan->at.dbias), bytes_at(&run, plan->at.dbiases),
                                        plan->dbias_count);
-    if (!status) status = write_gradients(&run);
     if (!status && d->outputs & STW_OUT_DBIAS) status = write_dbias(&run);
     if (!status && d->outputs & STW_OUT_DSINK) status = write_dsink(&run);
     if (!status && run.args.status_out) status = stw_cp_set(&run, run.args.status_out, 1, STW_F32, 0);

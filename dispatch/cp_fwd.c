@@ -141,9 +141,18 @@ static stw_status start_sums(const stw_cp_run *run) {
     return status ? status : stw_cp_set(run, bytes_at(run, p->at.lse_sum), rows, wide, -INFINITY);
 }
 
+/* Under the first moves. */
+static stw_status start(stw_cp_run *run) {
+    stw_status status = widen_q(run);
+    if (!status) status = widen_bias(run);
+    if (!status) status = widen_slopes(run);
+    return status ? status : start_sums(run);
+}
+
 static stw_status exchange_in(stw_cp_run *run) {
     const stw_cp_tensor *from[] = {&run->q, &run->k, &run->v}, *to[] = {&run->shard_q, &run->shard_k, &run->shard_v};
-    return run->plan->split > 1 ? stw_cp_exchange(run, 1, from, to, NULL, 3) : STW_OK;
+    const stw_cp_exchange x = {.in = 1, .count = 3, .from = from, .to = to};
+    return run->plan->split > 1 ? stw_cp_exchange_all(run, &x) : STW_OK;
 }
 
 static stw_status write_results(stw_cp_run *run) {
@@ -162,7 +171,8 @@ static stw_status write_results(stw_cp_run *run) {
     const stw_cp_tensor unwanted =
         stw_cp_ours(lse_data + (size_t)rows * stw_dtype_size(p->number), STW_CP_RANKS, 0, d->heads_q, 1, p->number);
     const stw_cp_tensor *from[] = {&lse, &out}, *to[] = {run->lse.data ? &run->lse : &unwanted, &run->out};
-    if (p->split > 1 && !status) return stw_cp_exchange(run, 0, from, to, NULL, 2);
+    const stw_cp_exchange x = {.count = 2, .from = from, .to = to};
+    if (p->split > 1 && !status) return stw_cp_exchange_all(run, &x);
     for (int i = 0; i < 2 && !status; ++i) status = stw_cp_copy(run, to[i], from[i], 0);
     return status;
 }
@@ -175,11 +185,7 @@ stw_status stw_cp_attn_fwd(const stw_cp_plan *plan, const stw_attn_args *args, v
     if (status) return status;
     status = exchange_in(&run);
     if (!status) status = stw_cp_blocks(&run);
-    if (!status) status = widen_q(&run);
-    if (!status) status = widen_bias(&run);
-    if (!status) status = widen_slopes(&run);
-    if (!status) status = start_sums(&run);
-    if (!status) status = stw_cp_ticks(&run, run_part);
+    if (!status) status = stw_cp_ticks(&run, start, run_part);
     if (!status && plan->attn.flags & STW_ATTN_SINK) status = add_sinks(&run);
     if (!status) status = write_results(&run);
     if (!status && run.args.status_out) status = stw_cp_set(&run, run.args.status_out, 1, STW_F32, 0);

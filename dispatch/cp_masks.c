@@ -110,8 +110,8 @@ void stw_cp_masks_at(const stw_cp_run *run, const stw_cp_part *part, stw_attn_ar
     const stw_cp_plan *p = run->plan;
     const stw_cp_seq *seq = &p->seqs[part->seq];
     const stw_block_mask_strides *s = &p->attn.block_mask;
-    if (p->attn.interval_form) a->intervals = intervals_of(run, seq, p->lane * p->heads_kv, part->k_at);
+    if (p->attn.interval_form) a->intervals = intervals_of(run, seq, stw_cp_first_head(run, 1), part->k_at);
     if (p->attn.flags & STW_ATTN_BLOCK_MASK)
-        a->block_mask = run->args.block_mask + seq->index * s->batch + p->lane * p->heads_q * s->head +
+        a->block_mask = run->args.block_mask + seq->index * s->batch + stw_cp_first_head(run, 0) * s->head +
                         part->q_at / STW_MASK_BLOCK * s->query + part->k_at / STW_MASK_BLOCK * s->key;
 }

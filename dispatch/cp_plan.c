@@ -67,6 +67,7 @@ static int grow_table(stw_cp_plan *p) {
 static int rounds_sums(const stw_cp_plan *p) {
     const stw_attn_desc *d = &p->attn;
     if (p->kind != STW_PLAN_ATTN_BWD || stw_dtype_size(d->dtype) != 2) return 0;
+    if (stw_cp_goes_by_heads(p)) return 0; /* there is one for each, and it has the rows of one device's call */
     if (d->outputs & STW_OUT_DK && d->dk_dtype != d->dtype) return 0;
     return !(d->outputs & STW_OUT_DV) || d->dv_dtype == d->dtype;
 }
@@ -178,6 +179,7 @@ static stw_status check_choices(const stw_cp_plan *p) {
     if (c->ranks_per_node < 0 || c->ranks_per_node > STW_CP_SIZE_MAX)
         return stw_fail(STW_E_INVALID, "%s: ranks_per_node %d is not in 0..%d", p->call, c->ranks_per_node,
                         STW_CP_SIZE_MAX);
+    if (c->head_groups < 0) return stw_fail(STW_E_INVALID, "%s: head_groups %d is below 0", p->call, c->head_groups);
     if (p->attn.dropout_p > 0 && p->attn.dropout_map != STW_DROPOUT_PHILOX)
         return stw_fail(STW_E_UNSUPPORTED,
                         "%s: attn.dropout_map %s counts positions of one call: over ranks it is philox 0", p->call,
@@ -226,6 +228,18 @@ static stw_status make_seqs(stw_cp_plan *p) {
     return STW_OK;
 }
 
+/* Whether each rank holds as many rows and keys as this one. */
+static int has_equal_ranks(const stw_cp_plan *p) {
+    for (int64_t rank = 0; rank < p->cp->size; ++rank)
+        for (int kv = 0; kv < 2; ++kv) {
+            int64_t rows = 0;
+            for (int64_t s = 0; s < p->seq_count; ++s)
+                rows += p->seqs[s].batch * stw_cp_rows_of(p->desc.order, p->seqs[s].rows[kv], rank, p->cp->size);
+            if (rows != p->rows[kv]) return 0;
+        }
+    return 1;
+}
+
 /* The rows of attn are those that this rank holds. */
 static stw_status check_rows(const stw_cp_plan *p) {
     const stw_attn_desc *d = &p->attn;
@@ -269,21 +283,28 @@ static stw_status choose(stw_cp_plan *p) {
         stw_cp_schedule schedule;
         int32_t size_low, size_high, nodes_low;
         int64_t rows_high;
+        int32_t groups_low;
         const char *words;
     } rules[] = {
-#define STW_CP_RULE(schedule, size_low, size_high, nodes_low, rows_high, words)                                        \
-    {STW_CP_##schedule, size_low, size_high, nodes_low, rows_high, words},
+#define STW_CP_RULE(schedule, size_low, size_high, nodes_low, rows_high, groups_low, words)                            \
+    {STW_CP_##schedule, size_low, size_high, nodes_low, rows_high, groups_low, words},
 #include "cp_rules.def"
     };
     int32_t size = p->cp->size, per_node = p->desc.ranks_per_node;
     int32_t nodes = per_node > 0 ? (size + per_node - 1) / per_node : 1;
-    int64_t longest = 0;
+    const int has_window = (p->attn.flags & (STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT)) != 0;
+    int64_t longest = 0, rows = 0;
     p->schedule = p->desc.schedule;
-    for (int64_t b = 0; b < p->attn.batch; ++b)
+    for (int64_t b = 0; b < p->attn.batch; ++b) {
         if (length_of(p, b, 1) > longest) longest = length_of(p, b, 1);
+        rows += length_of(p, b, 1);
+    }
     for (size_t i = 0; p->schedule == STW_CP_AUTO; ++i) { /* the last row fits */
         if (size < rules[i].size_low || size > rules[i].size_high || nodes < rules[i].nodes_low) continue;
         if ((longest + size - 1) / size > rules[i].rows_high || schedule_refusal(p, rules[i].schedule)) continue;
+        if (rules[i].groups_low &&
+            (has_window || rows * (p->attn.heads_kv / size) < rules[i].groups_low * STW_CP_GROUP_ROWS))
+            continue;
         p->schedule = rules[i].schedule;
         p->rule = rules[i].words;
     }
@@ -298,6 +319,19 @@ static stw_status choose(stw_cp_plan *p) {
     p->heads_q = p->attn.heads_q / p->split;
     p->heads_kv = p->attn.heads_kv / p->split;
     p->cuts_own = p->kind == STW_PLAN_ATTN_BWD && p->shards > 1 && p->schedule != STW_CP_ALL_GATHER;
+    p->groups = 1;
+    return STW_OK;
+}
+
+/* How many groups the heads go in. */
+static stw_status choose_groups(stw_cp_plan *p) {
+    p->equal_messages = p->shards == 1 && p->split > 1 && has_equal_ranks(p);
+    if (p->schedule != STW_CP_ULYSSES || p->kind != STW_PLAN_ATTN_BWD) return STW_OK;
+    const int32_t groups = stw_cp_groups_of(p);
+    if (p->heads_kv % groups)
+        return stw_fail(STW_E_INVALID, "%s: head_groups %d does not divide the %lld heads of keys that a rank computes",
+                        p->call, groups, (long long)p->heads_kv);
+    if (stw_cp_goes_by_heads(p)) p->groups = groups; /* one rank sends nothing */
     return STW_OK;
 }
 
@@ -374,12 +408,78 @@ static void take(size_t *total, size_t *place, int64_t count, size_t element) {
         ((size_t)count * element + STW_WORKSPACE_ALIGNMENT - 1) / STW_WORKSPACE_ALIGNMENT * STW_WORKSPACE_ALIGNMENT;
 }
 
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+/* The way in and the way back, one after the other. */
+static void place_messages(stw_cp_plan *p) {
+    size_t in[2], back[2], *total = &p->at.total;
+    stw_cp_exchange_widths(p, in, back);
+    take(total, &p->at.sent, 1, larger(stw_cp_exchange_room(p, in, 1, 0), stw_cp_exchange_room(p, back, 1, 1)));
+    take(total, &p->at.received, 1, larger(stw_cp_exchange_room(p, in, 1, 1), stw_cp_exchange_room(p, back, 1, 0)));
+}
+
+/* By heads a group's gradients leave while the next one comes, and LSE and delta of all come with the first. */
+static void place_group_messages(stw_cp_plan *p) {
+    size_t in[2], back[2], *total = &p->at.total;
+    const size_t rows[2] = {2 * stw_dtype_size(p->number), 0};
+    stw_cp_exchange_widths(p, in, back);
+    in[0] -= rows[0];
+    p->at.sent_back = stw_cp_slot_size(stw_cp_exchange_room(p, in, p->groups, 0));
+    p->at.received_back = stw_cp_slot_size(stw_cp_exchange_room(p, in, p->groups, 1));
+    p->at.sent_rows = p->at.sent_back + stw_cp_slot_size(stw_cp_exchange_room(p, back, p->groups, 1));
+    p->at.received_rows = p->at.received_back + stw_cp_slot_size(stw_cp_exchange_room(p, back, p->groups, 0));
+    take(total, &p->at.sent, 1, p->at.sent_rows + stw_cp_exchange_room(p, rows, 1, 0));
+    take(total, &p->at.received, 1, p->at.received_rows + stw_cp_exchange_room(p, rows, 1, 1));
+}
+
+/* What all calls of the backward have: delta, and the sums of dSink. */
+static void place_rows(stw_cp_plan *p) {
+    const stw_attn_desc *d = &p->attn;
+    size_t *total = &p->at.total, number = stw_dtype_size(p->number);
+    take(total, &p->at.delta, p->rows[0] * d->heads_q, number);
+    take(total, &p->at.dsink, d->heads_q, number);
+    take(total, &p->at.dsinks, p->cp->size * d->heads_q, number);
+    take(total, &p->at.scratch, d->batch * d->heads_kv * (d->head_dim_qk + d->head_dim_v), 2 * number);
+}
+
+/* Tensors of a group of heads, twice where there are more; LSE and delta of all. */
+static void place_heads(stw_cp_plan *p) {
+    const stw_attn_desc *d = &p->attn;
+    stw_cp_places *at = &p->at;
+    const int64_t q = p->shard_rows[0] * p->heads_q / p->groups, keys = p->shard_rows[1] * p->heads_kv / p->groups;
+    const size_t number = stw_dtype_size(p->number), element = stw_dtype_size(d->dtype);
+    const struct {
+        size_t *place;
+        int64_t numbers;
+        size_t size;
+        uint32_t output; /* 0: an input */
+    } rows[] = {{&at->q, q * d->head_dim_qk, element, 0},
+                {&at->k, keys * d->head_dim_qk, element, 0},
+                {&at->v, keys * d->head_dim_v, element, 0},
+                {&at->dout, q * d->head_dim_v, element, 0},
+                {&at->dq, q * d->head_dim_qk, stw_dtype_size(stw_cp_result_dtype(p, STW_OUT_DQ)), STW_OUT_DQ},
+                {&at->dk, keys * d->head_dim_qk, stw_dtype_size(stw_cp_result_dtype(p, STW_OUT_DK)), STW_OUT_DK},
+                {&at->dv, keys * d->head_dim_v, stw_dtype_size(stw_cp_result_dtype(p, STW_OUT_DV)), STW_OUT_DV}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i)
+        if (!rows[i].output || d->outputs & rows[i].output)
+            take(&at->total, rows[i].place, p->groups > 1 ? 2 : 1,
+                 stw_cp_slot_size((size_t)rows[i].numbers * rows[i].size));
+    take(&at->total, &at->lse, p->shard_rows[0] * p->heads_q, number);
+    take(&at->total, &at->shard_delta, p->shard_rows[0] * p->heads_q, number);
+    place_group_messages(p);
+    place_rows(p);
+}
+
 static void make_places(stw_cp_plan *p) {
     const stw_attn_desc *d = &p->attn;
     stw_cp_places *at = &p->at;
     size_t *total = &at->total, number = stw_dtype_size(p->number), element = stw_dtype_size(d->dtype);
     int64_t size = p->cp->size, width = d->head_dim_qk + d->head_dim_v, held = p->rows[0], rows = p->shard_rows[0];
     int backward = p->kind == STW_PLAN_ATTN_BWD;
+    if (stw_cp_goes_by_heads(p)) {
+        place_heads(p);
+        return;
+    }
     for (int64_t b = 0; b < p->shards; ++b)
         if (stw_cp_block_rows(p, b) > p->block_max) p->block_max = stw_cp_block_rows(p, b);
     size_t block = stw_cp_block_bytes(p, p->block_max), sums = stw_cp_sum_bytes(p, p->block_max);
@@ -390,19 +490,12 @@ static void make_places(stw_cp_plan *p) {
         take(total, &at->dout, backward ? rows * p->heads_q * d->head_dim_v : 0, element);
         take(total, &at->lse, backward ? rows * p->heads_q : 0, number);
         take(total, &at->shard_delta, backward ? rows * p->heads_q : 0, number);
-        /* the largest message: all that a rank has or gets, in numbers */
-        int64_t most = (held + rows + 2 * size) * (d->heads_q * width + 2 * d->heads_q) +
-                       (p->rows[1] + p->shard_rows[1] + 2 * size) * d->heads_kv * width;
-        take(total, &at->sent, most, number);
-        take(total, &at->received, most, number);
+        place_messages(p);
     }
     take(total, &at->own, (int64_t)block, 1);
     take(total, &at->slots, p->slot_count, stw_cp_slot_size(block));
     if (backward) {
-        take(total, &at->delta, held * d->heads_q, number);
-        take(total, &at->dsink, d->heads_q, number);
-        take(total, &at->dsinks, size * d->heads_q, number);
-        take(total, &at->scratch, d->batch * d->heads_kv * width, 2 * number);
+        place_rows(p);
         take(total, &at->own_sums, 1, stw_cp_slot_size(sums));
         take(total, &at->sum_slots, p->sum_count, stw_cp_slot_size(sums));
         take(total, &at->other_sums, p->schedule == STW_CP_ALL_GATHER ? p->sum_count : 0, stw_cp_slot_size(sums));
@@ -445,6 +538,7 @@ static void fill_bound(stw_cp_plan *p) {
 
 /* Parts that share sums of dQ where they can. */
 static stw_status make_parts(stw_cp_plan *p) {
+    if (stw_cp_goes_by_heads(p)) return stw_cp_heads_make(p);
     stw_status status = stw_cp_dq_plan(p);
     int shares = p->dq_sums != NULL;
     if (!status) status = stw_cp_schedule_make(p);
@@ -491,7 +585,7 @@ static stw_status build(stw_cp_plan *p, const stw_cp_desc *desc) {
     p->number = stw_dtype_of_rows(p->attn.dtype);
     p->partial = p->attn.dtype == STW_F32 && p->context->ops->attn_f64 ? STW_F64 : p->number;
     if (!(status = choose(p)) && !(status = make_seqs(p)) && !(status = check_rows(p)) &&
-        !(status = stw_cp_masks_check(p)))
+        !(status = choose_groups(p)) && !(status = stw_cp_masks_check(p)))
         status = make_schedule(p);
     return status;
 }
@@ -599,15 +693,18 @@ static void text_of(const stw_cp_plan *p, stw_text *text) {
     stw_text_add(text, "schedule: %s\n", schedule_names[p->schedule]);
     stw_text_add(text, "why: %s\n", p->rule ? p->rule : "asked for by name");
     if (p->split > 1)
-        stw_text_add(text, "heads: %lld of q, %lld of k on this rank, by an all-to-all of %d ranks\n",
-                     (long long)p->heads_q, (long long)p->heads_kv, p->split);
+        stw_text_add(text, "heads: %lld of q, %lld of k on this rank, by an all-to-all of %d ranks, in %d groups\n",
+                     (long long)p->heads_q, (long long)p->heads_kv, p->split, p->groups);
     stw_text_add(text, "steps: %lld run, %lld see nothing and are neither run nor sent\n", (long long)p->steps_run,
                  (long long)p->steps_skipped);
     stw_text_add(text, "calls: %lld of attention by %lld plans\n", (long long)(p->part_count + p->row_count),
                  (long long)p->engine_count);
     stw_text_add(text, "sent: %llu bytes by this rank\n", (unsigned long long)p->sent_bytes);
     stw_text_add(text, "imbalance: %.2f %%\n", 100 * p->imbalance);
-    stw_text_add(text, "overlap: %s\n", p->shards == 1 && p->split == 1 ? "nothing is sent" : overlaps[p->schedule]);
+    stw_text_add(text, "overlap: %s\n",
+                 p->shards == 1 && p->split == 1 ? "nothing is sent"
+                 : p->groups > 1 ? "the next group's rows and the gradients of the one before under a group's kernels"
+                                 : overlaps[p->schedule]);
     stw_text_add(text, "deterministic: %s\n",
                  gives_same_bits(p) ? "yes, for this number of ranks" : "not asked for: GPUs add to dQ in any order");
     stw_text_add(text, "workspace: %zu bytes\n", stw_cp_plan_workspace_size(p));

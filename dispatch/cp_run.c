@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What both calls over ranks do: checks, rows between the caller's layout and ours, the exchange of heads, blocks and
- * their moves. Nothing here allocates. */
+ * What both calls over ranks do: checks, rows between the caller's layout and ours, blocks and their moves. Nothing
+ * here allocates. */
 #include "cp.h"
 
 #include "common/attn_packed.h"
@@ -87,6 +87,7 @@ static void find_tensors(stw_cp_run *run) {
     run->shard_dout = run->dout;
     run->shard_lse = run->lse;
     run->shard_delta = run->delta;
+    run->group = 0;
     if (p->split == 1) return;
     char *ws = run->workspace;
     run->shard_q = stw_cp_ours(ws + p->at.q, STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, d->dtype);
@@ -143,132 +144,12 @@ void stw_cp_positions(const stw_cp_run *run, const stw_cp_part *part, stw_attn_a
     a->cpu_threads = run->args.cpu_threads;
 }
 
-/* ---- heads against rows ---- */
-
-static void *message(const stw_cp_run *run, int received, size_t *at, size_t bytes) {
-    char *data = run->workspace + (received ? run->plan->at.received : run->plan->at.sent) + *at;
-    *at += stw_cp_message_size(bytes);
-    return data;
-}
-
-static int64_t rows_of_lane(const stw_cp_plan *p, int32_t lane, int kv) {
-    int64_t rows = 0;
-    for (int64_t s = 0; s < p->seq_count; ++s)
-        rows += p->seqs[s].batch *
-                stw_cp_rows_of(p->desc.order, p->seqs[s].rows[kv], p->shard * p->split + lane, p->cp->size);
-    return rows;
-}
-
-/* Bytes of a message with the rows of this lane and 1/split of the heads: tensors one after the other. */
-static size_t message_bytes(const stw_cp_plan *p, int32_t lane, const stw_cp_tensor *const *whole,
-                            const stw_cp_tensor *const *type, int count) {
-    size_t bytes = 0;
-    for (int i = 0; i < count; ++i)
-        bytes += (size_t)(rows_of_lane(p, lane, whole[i]->kv) * (whole[i]->heads / p->split) * whole[i]->width) *
-                 stw_dtype_size(type[i]->dtype);
-    return bytes;
-}
-
-/* The row of the shard at which it has the first one of a lane's chunk, whose rows follow each other there. */
-static int64_t shard_row(const stw_cp_plan *p, const stw_cp_seq *seq, stw_cp_chunk chunk, int kv) {
-    stw_cp_chunk first = stw_cp_chunk_of(p->desc.order, seq->rows[kv], p->shard, p->shards, 0);
-    int64_t at = chunk.first - first.first;
-    if (at >= 0 && at < first.count) return at;
-    return first.count + chunk.first - stw_cp_chunk_of(p->desc.order, seq->rows[kv], p->shard, p->shards, 1).first;
-}
-
-/* Rows of a lane between a tensor and a message. A rank's tensor has its own rows alone and all heads, of which the
- * message has those of the other lane; a shard's has the rows of all lanes and the heads of this rank. */
-static stw_status move_rows(const stw_cp_run *run, const stw_cp_tensor *t, int32_t lane, char **data, stw_dtype dtype,
-                            int packs, int adds) {
+const float *stw_cp_slopes(const stw_cp_run *run, const stw_cp_seq *seq) {
     const stw_cp_plan *p = run->plan;
-    int is_shard = t->whose == STW_CP_SHARDS;
-    int64_t heads = is_shard ? t->heads : t->heads / p->split, head = is_shard ? 0 : lane * heads;
-    int64_t rank = p->shard * p->split + (is_shard ? lane : p->lane);
-    stw_cp_tensor line = stw_cp_ours(*data, STW_CP_RANKS, t->kv, heads, t->width, dtype);
-    int64_t row_bytes = line.seq * (int64_t)stw_dtype_size(dtype);
-    stw_status status = STW_OK;
-    for (int64_t s = 0; s < p->seq_count && !status; ++s) {
-        const stw_cp_seq *seq = &p->seqs[s];
-        int64_t rows = stw_cp_rows_of(p->desc.order, seq->rows[t->kv], rank, p->cp->size), before = 0;
-        for (int at = 0; at < 2 && !status; ++at) {
-            stw_cp_chunk chunk = stw_cp_chunk_of(p->desc.order, seq->rows[t->kv], rank, p->cp->size, at);
-            int64_t row = is_shard ? shard_row(p, seq, chunk, t->kv) : before;
-            const stw_cp_lines own = {t, stw_cp_at(t, seq, 0, row), head, stw_cp_batch_stride(t, seq)};
-            const stw_cp_lines message = {&line, *data + before * row_bytes, 0, rows * line.seq};
-            status = stw_cp_copy_heads(run, packs ? &message : &own, packs ? &own : &message, seq->batch, chunk.count,
-                                       heads, adds);
-            before += chunk.count;
-        }
-        *data += seq->batch * rows * row_bytes;
-    }
-    return status;
-}
-
-/* One message, packed or unpacked. */
-static stw_status move_all(const stw_cp_run *run, const stw_cp_tensor *const *tensors, const stw_cp_tensor *const *type,
-                           int32_t lane, char *data, int packs, const int *adds, int count) {
-    stw_status status = STW_OK;
-    for (int i = 0; i < count && !status; ++i)
-        status = move_rows(run, tensors[i], lane, &data, type[i]->dtype, packs, adds ? adds[i] : 0);
-    return status;
-}
-
-/* The messages of a lane in an exchange: bytes, and where they are, behind those of the lanes before it. */
-typedef struct messages {
-    char *sent, *got;
-    size_t out, back;
-} messages;
-
-static messages messages_of(const stw_cp_run *run, int in, const stw_cp_tensor *const *whole,
-                            const stw_cp_tensor *const *from, int count, int32_t lane, size_t at[2]) {
-    const stw_cp_plan *p = run->plan;
-    messages m = {.out = message_bytes(p, in ? p->lane : lane, whole, from, count),
-                  .back = message_bytes(p, in ? lane : p->lane, whole, from, count)};
-    m.sent = message(run, 0, &at[0], m.out);
-    m.got = message(run, 1, &at[1], m.back);
-    return m;
-}
-
-/* One group; what is for this lane does not travel. */
-static stw_status send_lanes(stw_cp_run *run, int in, const stw_cp_tensor *const *whole,
-                             const stw_cp_tensor *const *from, int count) {
-    const stw_cp_plan *p = run->plan;
-    size_t at[2] = {0, 0};
-    stw_status status = stw_cp_begin(&run->wire);
-    for (int32_t lane = 0; lane < p->split && !status; ++lane) {
-        messages m = messages_of(run, in, whole, from, count, lane, at);
-        int32_t peer = p->shard * p->split + lane;
-        if (lane == p->lane) continue;
-        status = stw_cp_send(&run->wire, m.sent, m.out, peer);
-        if (!status) status = stw_cp_recv(&run->wire, m.got, m.back, peer);
-    }
-    if (!status) status = stw_cp_end(&run->wire);
-    return status ? status : stw_cp_wait(&run->wire);
-}
-
-stw_status stw_cp_exchange(stw_cp_run *run, int in, const stw_cp_tensor *const *from, const stw_cp_tensor *const *to,
-                           const int *adds, int count) {
-    const stw_cp_plan *p = run->plan;
-    const stw_cp_tensor *const *whole = in ? from : to; /* with all heads */
-    size_t packed[2] = {0, 0}, unpacked[2] = {0, 0};
-    stw_status status = STW_OK;
-    run->wire.what = in ? "the exchange of heads" : "the exchange of heads back";
-    int at_once = p->equal_messages && p->cp->wire.all_to_all;
-    for (int32_t lane = 0; lane < p->split && !status; ++lane) {
-        messages m = messages_of(run, in, whole, from, count, lane, packed);
-        if (lane == p->lane && !at_once) m.sent = m.got; /* it stays here */
-        status = move_all(run, from, from, lane, m.sent, 1, NULL, count);
-    }
-    if (at_once && !status)
-        status = stw_cp_all_to_all(&run->wire, run->workspace + p->at.sent, run->workspace + p->at.received,
-                                   packed[0] / (size_t)p->split);
-    else if (!status) status = send_lanes(run, in, whole, from, count);
-    for (int32_t lane = 0; lane < p->split && !status; ++lane) {
-        messages m = messages_of(run, in, whole, from, count, lane, unpacked);
-        status = move_all(run, to, from, lane, m.got, 0, adds, count);
-    }
-    return status;
+    const int64_t at = seq->index * p->attn.alibi_stride_batch + stw_cp_first_head(run, 0);
+    if (!(p->attn.flags & STW_ATTN_ALIBI)) return NULL;
+    return (const float *)(const void *)((const char *)run->args.alibi_slopes +
+                                         at * (int64_t)stw_dtype_size(p->number));
 }
 
 /* ---- blocks ---- */
@@ -344,14 +225,15 @@ static stw_status start_moves(stw_cp_run *run, const stw_cp_tick *tick) {
     return status ? status : stw_cp_end(&run->wire);
 }
 
-stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_part_fn part) {
+stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_start_fn start, stw_cp_part_fn part) {
     const stw_cp_plan *p = run->plan;
-    stw_status status = STW_OK;
+    stw_status status = p->tick_count ? STW_OK : start(run);
     for (int64_t t = 0; t < p->tick_count && !status; ++t) {
         const stw_cp_tick *tick = &p->ticks[t];
         run->wire.what = "moves";
         run->wire.step = tick->step + 1;
         if (tick->moves) status = start_moves(run, tick);
+        if (!t && !status) status = start(run);
         if (p->kind == STW_PLAN_ATTN_BWD && tick->starts_sums && !status)
             status = stw_cp_zero_sums(run, tick->sum_slot, tick->block_rows, tick->sums);
         for (int64_t i = 0; i < tick->parts && !status; ++i) status = part(run, tick, &p->parts[tick->part + i]);

@@ -9,7 +9,8 @@
  *   a set         leaves it in the tick behind, when its parts have run
  * What the owner makes of his own block stays with him. The second chunk of the own block's keys comes last, in tick
  * `shards`, and the last set moves home under it. Under a causal mask in zigzag order all ranks have the same work in
- * each tick: 3/2 chunks by chunks in the first, 2 in each step, 1/2 in the last.
+ * each tick: 3/2 chunks by chunks in the first, 2 in each step, 1/2 in the last. All of the own block in the last tick,
+ * one call in place of two, made two H200 no faster (32 heads on 8, S 32768, 2026-11-29).
  *
  * A rank looks at each block once: whether it is on the block's way, who is before it and who behind. The rows that see
  * a chunk of keys are one run, so these are a few divisions a sequence, and a plan is linear in ranks. */
@@ -162,8 +163,8 @@ stw_attn_strides stw_cp_own_rows(int64_t batch_rows, int64_t heads, int64_t dim)
 static stw_attn_desc common_desc(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t q_rows, int64_t k_rows) {
     stw_attn_desc d = p->attn;
     d.batch = seq->batch;
-    d.heads_q = p->heads_q;
-    d.heads_kv = p->heads_kv;
+    d.heads_q = p->heads_q / p->groups;
+    d.heads_kv = p->heads_kv / p->groups;
     d.head_offset += p->lane * p->heads_q;
     d.max_seq_q = q_rows;
     d.max_seq_kv = k_rows;
@@ -590,34 +591,11 @@ static uint64_t gathered_bytes(const stw_cp_plan *p) {
     return bytes;
 }
 
-/* To the other lanes of the shard: of this rank's rows their heads (in), of their rows this rank's heads (back). */
-static uint64_t exchanged_bytes(const stw_cp_plan *p) {
-    const stw_attn_desc *d = &p->attn;
-    uint64_t number = stw_dtype_size(p->number), element = stw_dtype_size(d->dtype);
-    uint64_t qk = (uint64_t)d->head_dim_qk, v = (uint64_t)d->head_dim_v, others = (uint64_t)p->split - 1;
-    uint64_t in[2] = {qk * element, (qk + v) * element},
-             back[2] = {v * element + number, 0}; /* a row and head: q, keys */
-    if (p->kind == STW_PLAN_ATTN_BWD) {
-        in[0] += v * element + 2 * number; /* dO, LSE, delta */
-        back[0] = d->outputs & STW_OUT_DQ ? qk * number : 0;
-        back[1] = (d->outputs & STW_OUT_DK ? qk * number : 0) + (d->outputs & STW_OUT_DV ? v * number : 0);
-    }
-    uint64_t heads[2] = {(uint64_t)p->heads_q, (uint64_t)p->heads_kv}, to_one = 0, from_one = 0, bytes = 0;
-    for (int kv = 0; kv < 2; ++kv) {
-        to_one += (uint64_t)p->rows[kv] * heads[kv] * in[kv];
-        from_one += (uint64_t)p->rows[kv] * heads[kv] * back[kv];
-        bytes += (uint64_t)(p->shard_rows[kv] - p->rows[kv]) * heads[kv] * back[kv];
-    }
-    if (p->equal_messages && p->cp->wire.all_to_all)
-        return others * (stw_cp_message_size(to_one) + stw_cp_message_size(from_one));
-    return others * to_one + bytes;
-}
-
 uint64_t stw_cp_other_bytes(const stw_cp_plan *p) {
     const stw_attn_desc *d = &p->attn;
     uint64_t bytes = 0, numbers = 0;
     if (p->schedule == STW_CP_ALL_GATHER) bytes += gathered_bytes(p);
-    if (p->split > 1) bytes += exchanged_bytes(p);
+    if (p->split > 1) bytes += stw_cp_exchange_bytes(p);
     if (p->kind != STW_PLAN_ATTN_BWD) return bytes;
     if (d->outputs & STW_OUT_DSINK) numbers += (uint64_t)d->heads_q;
     if (d->outputs & STW_OUT_DBIAS && !d->bias.query) numbers += (uint64_t)p->dbias_count;
@@ -687,18 +665,6 @@ static double imbalance_of(const stw_cp_plan *p) {
     return sum > 0 ? most * (double)p->shards / sum - 1 : 0;
 }
 
-/* Whether each rank holds as many rows and keys as this one. */
-static int has_equal_ranks(const stw_cp_plan *p) {
-    for (int64_t rank = 0; rank < p->cp->size; ++rank)
-        for (int kv = 0; kv < 2; ++kv) {
-            int64_t rows = 0;
-            for (int64_t s = 0; s < p->seq_count; ++s)
-                rows += p->seqs[s].batch * stw_cp_rows_of(p->desc.order, p->seqs[s].rows[kv], rank, p->cp->size);
-            if (rows != p->rows[kv]) return 0;
-        }
-    return 1;
-}
-
 /* The last of the shards n, n + 1, ... that all need block b; n - 1 where n does not. Chunks without rows end a run. */
 static int64_t needed_to(const stw_cp_plan *p, int64_t b, int64_t n) {
     int64_t shards = p->shards, found = user_from(p, b, BOTH_CHUNKS, n) == n ? n : n - 1;
@@ -738,7 +704,6 @@ stw_status stw_cp_schedule_make(stw_cp_plan *p) {
     int complete = m.slot_of && m.sum_slot_of && m.starts;
     if (complete) {
         p->imbalance = imbalance_of(p);
-        p->equal_messages = p->shards == 1 && p->split > 1 && has_equal_ranks(p);
         if (p->schedule == STW_CP_ALL_GATHER) {
             look_at_all(p);
             place_gathered(&m);

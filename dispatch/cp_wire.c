@@ -161,6 +161,5 @@ stw_status stw_cp_all_to_all(const stw_cp_calling *c, const void *from, void *to
     const stw_cp_transport *wire = &c->cp->wire;
     if (!bytes) return STW_OK;
     stw_status status = order(c, 0);
-    if (!status) status = judge(c, wire->all_to_all(wire->user, from, to, bytes, stream_of(c)), "all_to_all");
-    return status ? status : stw_cp_wait(c);
+    return status ? status : judge(c, wire->all_to_all(wire->user, from, to, bytes, stream_of(c)), "all_to_all");
 }

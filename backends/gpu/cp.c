@@ -100,7 +100,7 @@ stw_status stw_gpu_cp_cast(const stw_device *device, const stw_cp_side *side, co
                   (!c.more[0] || has_vectors(c.more[0], c.from_stride, c.from_dtype)) &&
                   (!c.more[1] || has_vectors(c.more[1], c.from_stride, c.from_dtype));
     c.vector = vectors ? STW_CP_VECTOR : 1;
-    c.blocks = blocks_of(count / c.vector);
+    c.blocks = blocks_of((count / c.vector + STW_CP_AHEAD - 1) / STW_CP_AHEAD);
     return launch(device, side->kernel[KERNEL_CAST], c.blocks, &c, stream);
 }
 

@@ -82,29 +82,60 @@ template <int V> DEV_FN void cp_cast_step(const stw_cp_cast &p, int64_t to, int6
     cp_store<V>(p.to, to, p.to_dtype, x);
 }
 
-template <int V> DEV_FN void cp_cast_steps(const stw_cp_cast &p) {
-    const int64_t inner = p.extent[3] / V, lines = p.extent[0] * p.extent[1] * p.extent[2], count = lines * inner;
-    const int64_t step = p.blocks * dev_threads();
-    for (int64_t n = dev_cta() * dev_threads() + dev_thread(); n < count; n += step) {
-        int64_t line = 0, at = n * V;
-        if (lines > 1) {
-            line = n / inner;
-            at = (n - line * inner) * V;
+typedef struct cp_place {
+    int64_t to, from;
+} cp_place;
+
+/* The elements of vector n. `index` is as narrow as their count allows: a division of 64 bits takes a hundred
+ * instructions. */
+template <int V, class index> DEV_FN cp_place cp_place_of(const stw_cp_cast &p, index n, index inner) {
+    const index line = n / inner;
+    const int64_t at = (int64_t)(n - line * inner) * V; /* elements may be more than `index` holds */
+    const index i = line / (index)p.extent[2], h = line - i * (index)p.extent[2];
+    const index b = i / (index)p.extent[1], row = i - b * (index)p.extent[1];
+    return {(int64_t)b * p.to_stride[0] + (int64_t)row * p.to_stride[1] + (int64_t)h * p.to_stride[2] +
+                at * p.to_stride[3],
+            (int64_t)b * p.from_stride[0] + (int64_t)row * p.from_stride[1] + (int64_t)h * p.from_stride[2] +
+                at * p.from_stride[3]};
+}
+
+/* Vectors of 16 bytes as they are: STW_CP_AHEAD loads of a thread are under way at once. */
+template <class index> DEV_FN void cp_copy_steps(const stw_cp_cast &p, index count, index inner) {
+    const index step = (index)(p.blocks * dev_threads());
+    for (index first = (index)(dev_cta() * dev_threads() + dev_thread()); first < count; first += STW_CP_AHEAD * step) {
+        dev_vector x[STW_CP_AHEAD];
+        int64_t to[STW_CP_AHEAD];
+        DEV_UNROLL_FOR (int i = 0; i < STW_CP_AHEAD; ++i) {
+            const index n = first + (index)i * step;
+            const cp_place place = cp_place_of<STW_CP_VECTOR, index>(p, n < count ? n : first, inner);
+            to[i] = place.to;
+            x[i] = dev_load_vector((const float *)p.from + place.from);
         }
-        int64_t to = at * p.to_stride[3], from = at * p.from_stride[3];
-        if (lines > 1) {
-            const int64_t i = line / p.extent[2], h = line - i * p.extent[2], b = i / p.extent[1],
-                          row = i - b * p.extent[1];
-            to += b * p.to_stride[0] + row * p.to_stride[1] + h * p.to_stride[2];
-            from += b * p.from_stride[0] + row * p.from_stride[1] + h * p.from_stride[2];
-        }
-        cp_cast_step<V>(p, to, from);
+        DEV_UNROLL_FOR (int i = 0; i < STW_CP_AHEAD; ++i)
+            if (first + (index)i * step < count) dev_store_vector((float *)p.to + to[i], x[i]);
     }
 }
 
+template <int V, class index> DEV_FN void cp_cast_steps(const stw_cp_cast &p, index count, index inner) {
+    const index step = (index)(p.blocks * dev_threads());
+    for (index n = (index)(dev_cta() * dev_threads() + dev_thread()); n < count; n += step) {
+        const cp_place place = cp_place_of<V, index>(p, n, inner);
+        cp_cast_step<V>(p, place.to, place.from);
+    }
+}
+
+template <class index> DEV_FN void cp_cast_all(const stw_cp_cast &p, index count) {
+    const int copies = p.from && p.from_dtype == STW_F32 && p.to_dtype == STW_F32 && !p.adds && !p.more[0];
+    if (p.vector != STW_CP_VECTOR) cp_cast_steps<1, index>(p, count, (index)p.extent[3]);
+    else if (copies) cp_copy_steps<index>(p, count, (index)(p.extent[3] / STW_CP_VECTOR));
+    else cp_cast_steps<STW_CP_VECTOR, index>(p, count, (index)(p.extent[3] / STW_CP_VECTOR));
+}
+
+/* A thread counts STW_CP_AHEAD steps of all threads beyond `count`. */
 DEV_FN void cp_cast(const stw_cp_cast &p) {
-    if (p.vector == STW_CP_VECTOR) cp_cast_steps<STW_CP_VECTOR>(p);
-    else cp_cast_steps<1>(p);
+    const int64_t count = p.extent[0] * p.extent[1] * p.extent[2] * (p.extent[3] / p.vector);
+    if (count + STW_CP_AHEAD * p.blocks * dev_threads() < INT64_C(1) << 32) cp_cast_all<uint32_t>(p, (uint32_t)count);
+    else cp_cast_all<int64_t>(p, count);
 }
 
 /* exp(a - b), 0 where a is -inf. */

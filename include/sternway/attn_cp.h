@@ -11,8 +11,10 @@
  *
  * SCHEDULES. Ring: K and V travel from rank to rank, and dK and dV follow in f32; a rank that sees nothing of a block
  * is passed over: it neither runs nor gets it. All-gather: each rank gathers all K and V, and dK and dV are reduced and
- * scattered in f32. Ulysses: an all-to-all gives each rank all rows of 1/size of the heads. 2-D: Ulysses among the
- * ranks of a node, and a ring between the nodes. Rules choose one, and stw_cp_plan_describe() names it and its rule.
+ * scattered in f32. Ulysses: an all-to-all gives each rank all rows of 1/size of the heads; in the backward they go in
+ * groups, so that the rows of one and the gradients of another move under the kernels of a third, and no sum crosses
+ * ranks. 2-D: an all-to-all among the ranks of a node, and a ring between the nodes. Rules choose one, and
+ * stw_cp_plan_describe() names it and its rule.
  *
  * RESULTS. With D_i of the whole row (attn_bwd.h) each pair of chunks gives its exact part of dQ, dK and dV, and the
  * parts are summed in f32 in an order that depends on the schedule, rank and size alone: the same bits run after run on
@@ -149,6 +151,7 @@ typedef struct stw_cp_desc {
     stw_cp_order order;       /**< required                                                                  */
     stw_cp_schedule schedule; /**< one that is named is never replaced                                       */
     int32_t ranks_per_node;   /**< ranks [n*ranks_per_node, (n+1)*ranks_per_node) share node n; 0 = not known */
+    int32_t head_groups; /**< Ulysses' backward: groups of a rank's heads, a divisor of heads_kv/size; 0: by rule */
 } stw_cp_desc;
 
 /** The rows of one sequence that a rank holds, in the order in which it holds them.

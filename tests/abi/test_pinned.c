@@ -78,7 +78,8 @@ _Static_assert(sizeof(stw_cp_transport) >= STW_SIZE_CP_TRANSPORT_0_1 && STW_SIZE
                    sizeof(stw_cp_desc) >= STW_SIZE_CP_DESC_0_1 && STW_SIZE_CP_DESC_0_1 == 96,
                "structs only grow");
 _Static_assert(offsetof(stw_cp_transport, send) == 32 && offsetof(stw_cp_transport, error_text) == 88 &&
-                   offsetof(stw_cp_desc, order) == 80 && offsetof(stw_cp_desc, ranks_per_node) == 88,
+                   offsetof(stw_cp_desc, order) == 80 && offsetof(stw_cp_desc, ranks_per_node) == 88 &&
+                   offsetof(stw_cp_desc, head_groups) == 92,
                "ranks");
 _Static_assert(STW_CP_CONTIGUOUS == 1 && STW_CP_ZIGZAG == 2 && STW_CP_AUTO == 0 && STW_CP_RING == 1 &&
                    STW_CP_ALL_GATHER == 2 && STW_CP_ULYSSES == 3 && STW_CP_2D == 4,

@@ -54,7 +54,7 @@ static int run_row(const cp_row *row, int64_t seed, cp_rank *rank, cJSON *rows, 
 
 static int bench_problem(const char *line, stw_cp_order order, stw_cp_schedule schedule, double seconds, cp_rank *rank,
                          bench_report *report) {
-    const cp_row row = {line, order, schedule, schedule == STW_CP_2D};
+    const cp_row row = {line, order, schedule, schedule == STW_CP_2D, 0};
     cp_whole whole;
     cp_times times;
     stw_status status = cp_whole_build_large(line, rank->rank == 0, rank->context, &whole);

@@ -248,11 +248,12 @@ static void collectives_are_used(void **state) {
         cp_row row;
         int exchanges, reductions, gathers; /* two backward runs and two forward ones, and two plans */
     } rows[] = {
-        {{"attn_bwd:bf16:b2h8k4s48d16:causal_br", STW_CP_ZIGZAG, STW_CP_ULYSSES, 0}, 8, 0, 2},
-        {{"attn_bwd:f32:b1h4s30d16:causal_br", STW_CP_ZIGZAG, STW_CP_ULYSSES, 0}, 0, 0, 2}, /* unequal shards */
-        {{"attn_bwd:f32:b2h4s64d16:causal_br", STW_CP_ZIGZAG, STW_CP_ALL_GATHER, 0}, 0, 2, 6},
-        {{"attn_bwd:f64:b1h4s64d16:sink:grads_qkvs", STW_CP_CONTIGUOUS, STW_CP_ULYSSES, 0}, 8, 0, 4},
-        {{"attn_bwd:bf16:b2h8k4s64d16:causal_br", STW_CP_ZIGZAG, STW_CP_2D, 4}, 0, 0, 2},
+        {{"attn_bwd:bf16:b2h8k4s48d16:causal_br", STW_CP_ZIGZAG, STW_CP_ULYSSES, 0, 0}, 10, 0, 2},
+        {{"attn_bwd:bf16:b2h16k8s48d16:causal_br", STW_CP_ZIGZAG, STW_CP_ULYSSES, 0, 2}, 14, 0, 2}, /* two groups */
+        {{"attn_bwd:f32:b1h4s30d16:causal_br", STW_CP_ZIGZAG, STW_CP_ULYSSES, 0, 0}, 0, 0, 2},      /* unequal shards */
+        {{"attn_bwd:f32:b2h4s64d16:causal_br", STW_CP_ZIGZAG, STW_CP_ALL_GATHER, 0, 0}, 0, 2, 6},
+        {{"attn_bwd:f64:b1h4s64d16:sink:grads_qkvs", STW_CP_CONTIGUOUS, STW_CP_ULYSSES, 0, 0}, 10, 0, 4},
+        {{"attn_bwd:bf16:b2h8k4s64d16:causal_br", STW_CP_ZIGZAG, STW_CP_2D, 4, 0}, 0, 0, 2},
     };
     stw_context_opts opts = STW_INIT(stw_context_opts);
     stw_context *context = NULL;

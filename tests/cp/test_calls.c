@@ -98,6 +98,11 @@ static int32_t lengths[3] = {0, 5, 8}, bad_lengths[3] = {1, 5, 8}, falling[3] = 
 static void no_order(small_problem *p) { p->desc.order = (stw_cp_order)0; }
 static void bad_schedule(small_problem *p) { p->desc.schedule = (stw_cp_schedule)5; }
 static void bad_node(small_problem *p) { p->desc.ranks_per_node = -1; }
+static void bad_groups(small_problem *p) { p->desc.head_groups = -1; }
+static void odd_groups(small_problem *p) {
+    p->desc.schedule = STW_CP_ULYSSES;
+    p->desc.head_groups = 3;
+}
 static void other_rows(small_problem *p) { p->desc.seq_q = 9; }
 static void other_keys(small_problem *p) { p->desc.seq_kv = 7; }
 static void negative_rows(small_problem *p) { p->desc.seq_kv = -1; }
@@ -176,6 +181,8 @@ static const change changes[] = {
     {no_order, STW_E_INVALID, "cp_attn_bwd_plan: order 0 is none of contiguous 1, zigzag 2"},
     {bad_schedule, STW_E_INVALID, "cp_attn_bwd_plan: schedule 5 is none of"},
     {bad_node, STW_E_INVALID, "cp_attn_bwd_plan: ranks_per_node -1 is not in"},
+    {bad_groups, STW_E_INVALID, "cp_attn_bwd_plan: head_groups -1 is below 0"},
+    {odd_groups, STW_E_INVALID, "cp_attn_bwd_plan: head_groups 3 does not divide the 1 heads of keys that a rank"},
     {other_rows, STW_E_INVALID, "attn.max_seq_q is 8, but rank 0 of 1 holds 9 rows in zigzag order"},
     {other_keys, STW_E_INVALID, "attn.max_seq_kv is 8, but rank 0 of 1 holds 7 rows in zigzag order"},
     {negative_rows, STW_E_INVALID, "cp_attn_bwd_plan: seq_kv -1 is not in"},

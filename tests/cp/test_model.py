@@ -74,6 +74,21 @@ class Arithmetic(unittest.TestCase):
                 if rows >= 1 << 22:
                     self.assertEqual(times, sorted(times, reverse=True), f"{name} {rows}")
 
+    def test_groups_of_heads(self):  # 16 heads of 65536 keys a rank; of 4 heads of 32768 the whole is one group
+        self.assertEqual(model.groups_of(model.Problem(65536, 2, heads=32, kv_heads=32)), 8)
+        self.assertEqual(model.groups_of(model.Problem(32768, 2, heads=32, kv_heads=8)), 1)
+        self.assertEqual(model.groups_of(model.Problem(65536, 2, heads=12, kv_heads=12)), 3)
+
+    def test_ulysses_of_two(self):
+        """One head a rank, 4096 rows each: half of Q, dO, K, V, dQ, dK and dV in 16 bits moves, and LSE and delta in f32."""
+        problem = model.Problem(8192, 2, heads=2, kv_heads=2, head_dim=64)
+        slow = model.Machine(tflops=1e9, link=1.0, link_all=1.0, latency=0, memory=1e12)
+        took, sent = model.ulysses(problem, slow)
+        self.assertEqual(sent, 4096 * (7 * 64 * 2 + 2 * 4))
+        self.assertAlmostEqual(took, sent / 1e9, places=9)
+        copied, _ = model.ulysses(problem, model.replace(slow, link=1e9, link_all=1e9, memory=1.0))
+        self.assertAlmostEqual(copied, sent * (4 + 2) / 1e9, places=6)
+
     def test_heads_that_do_not_divide(self):
         self.assertIsNone(model.ulysses(model.Problem(8192, 3, kv_heads=8), model.Machine()))
         self.assertIsNone(model.two_d(model.Problem(8192, 64, kv_heads=4), model.Machine()))
@@ -84,17 +99,21 @@ class Rules(unittest.TestCase):
 
     def setUp(self):
         text = (ROOT / "dispatch/cp_rules.def").read_text()
-        rows = re.findall(r'^STW_CP_RULE\((\w+), (\w+), (\w+), (\d+), (\w+), "', text, re.M)
+        rows = re.findall(r'^STW_CP_RULE\((\w+), (\w+), (\w+), (\d+), (\w+), (\d+), "', text, re.M)
         number = lambda word: int(word) if word.isdigit() else 1 << 62
-        self.rules = [(name, number(low), number(high), int(nodes), number(rows)) for name, low, high, nodes, rows in rows]
+        self.rules = [(name, number(low), number(high), int(nodes), number(rows), int(groups))
+                      for name, low, high, nodes, rows, groups in rows]
         self.assertEqual(len(self.rules), text.count("\nSTW_CP_RULE("))
 
     def chosen(self, problem, machine):
         nodes = -(-problem.ranks // machine.per_node)
-        for name, low, high, least, rows in self.rules:
+        for name, low, high, least, rows, groups in self.rules:
             made = model.SCHEDULES[{"RING": "ring", "2D": "2-D", "ULYSSES": "ulysses", "ALL_GATHER": "all-gather"}[name]]
-            if low <= problem.ranks <= high and nodes >= least and problem.rows / problem.ranks <= rows and made(problem, machine):
-                return name, made(problem, machine)[0]
+            if not low <= problem.ranks <= high or nodes < least or problem.rows / problem.ranks > rows:
+                continue
+            if problem.rows * (problem.kv_heads // problem.ranks) < groups * model.GROUP_ROWS or not made(problem, machine):
+                continue
+            return name, made(problem, machine)[0]
         raise AssertionError("no rule")
 
     def test_large_problems(self):

@@ -44,10 +44,10 @@ static stw_context *make_context(void) {
 
 static void rows_run(void **state) {
     static const cp_row rows[] = {
-        {"attn_bwd:f32:b1h2s96d16:causal_br", STW_CP_ZIGZAG, STW_CP_RING, 0},
-        {"attn_bwd:bf16:b1h2s96d16", STW_CP_CONTIGUOUS, STW_CP_ALL_GATHER, 0},
-        {"attn_bwd:f64:b2h3s48d16:causal_br", STW_CP_ZIGZAG, STW_CP_ALL_GATHER, 0},
-        {"attn_bwd:f32:b2h3s40d16:sink:grads_qkvs", STW_CP_ZIGZAG, STW_CP_ULYSSES, 0},
+        {"attn_bwd:f32:b1h2s96d16:causal_br", STW_CP_ZIGZAG, STW_CP_RING, 0, 0},
+        {"attn_bwd:bf16:b1h2s96d16", STW_CP_CONTIGUOUS, STW_CP_ALL_GATHER, 0, 0},
+        {"attn_bwd:f64:b2h3s48d16:causal_br", STW_CP_ZIGZAG, STW_CP_ALL_GATHER, 0, 0},
+        {"attn_bwd:f32:b2h3s40d16:sink:grads_qkvs", STW_CP_ZIGZAG, STW_CP_ULYSSES, 0, 0},
     };
     stw_context *context = make_context();
     transport = (transport_fn)*state;

@@ -294,12 +294,14 @@ static void *work(void *user) {
 }
 
 static const cp_row rows[] = {
-    {"attn_bwd:bf16:b1h4k2s96d16:causal_br", STW_CP_ZIGZAG, STW_CP_RING, 0},
-    {"attn_bwd:f32:b2h2s72d16:sink:dlse:grads_qkvs", STW_CP_CONTIGUOUS, STW_CP_RING, 0},
-    {"attn_bwd:f32:b1h2s80d16:causal_br:bias_b11k:grads_qkvb", STW_CP_ZIGZAG, STW_CP_ALL_GATHER, 0},
-    {"attn_bwd:f32:b1h2s80d16", STW_CP_ZIGZAG, STW_CP_ALL_GATHER, 0}, /* all see all: one gather */
-    {"attn_bwd:bf16:b4h4s60d16:thd:causal_br", STW_CP_ZIGZAG, STW_CP_ULYSSES, 0},
-    {"attn_bwd:f32:b1h4k2s80d16:causal_br", STW_CP_ZIGZAG, STW_CP_2D, 2},
+    {"attn_bwd:bf16:b1h4k2s96d16:causal_br", STW_CP_ZIGZAG, STW_CP_RING, 0, 0},
+    {"attn_bwd:f32:b2h2s72d16:sink:dlse:grads_qkvs", STW_CP_CONTIGUOUS, STW_CP_RING, 0, 0},
+    {"attn_bwd:f32:b1h2s80d16:causal_br:bias_b11k:grads_qkvb", STW_CP_ZIGZAG, STW_CP_ALL_GATHER, 0, 0},
+    {"attn_bwd:f32:b1h2s80d16", STW_CP_ZIGZAG, STW_CP_ALL_GATHER, 0, 0}, /* all see all: one gather */
+    {"attn_bwd:bf16:b4h4s60d16:thd:causal_br", STW_CP_ZIGZAG, STW_CP_ULYSSES, 0, 0},
+    {"attn_bwd:bf16:b4h4s60d16:thd:causal_br", STW_CP_ZIGZAG, STW_CP_ULYSSES, 0, 2},
+    {"attn_bwd:bf16:b1h16s70d16:used:dq_f32:acc_q", STW_CP_CONTIGUOUS, STW_CP_ULYSSES, 0, 4},
+    {"attn_bwd:f32:b1h4k2s80d16:causal_br", STW_CP_ZIGZAG, STW_CP_2D, 2, 0},
 };
 enum { RANKS = 4 };
 

@@ -20,7 +20,8 @@ enum {
     KEY_COMPARE,
     KEY_CP,
     KEY_ORDER,
-    KEY_SCHEDULE
+    KEY_SCHEDULE,
+    KEY_HEAD_GROUPS
 };
 
 typedef struct settings {
@@ -51,6 +52,8 @@ static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0, "of --cp: ranks, 1 to 64, threads of this process (default 2)", 0},
     {"order", KEY_ORDER, "NAME", 0, "of --cp: zigzag (the default) or contiguous", 0},
     {"schedule", KEY_SCHEDULE, "NAME", 0, "of --cp: auto (the default), ring, all-gather, ulysses or 2-D", 0},
+    {"head-groups", KEY_HEAD_GROUPS, "N", 0,
+     "of --cp: groups in which Ulysses' heads go, or the next fewer that divide them (default 0: by rule)", 0},
     {"csv", KEY_CSV, NULL, 0, "comma-separated values; a comparison's summary on standard error", 0},
     {"json", KEY_JSON, NULL, 0, "one JSON document (docs/schema/bench.json)", 0},
     {0}};
@@ -79,6 +82,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case 'n': s->cp.ranks = (int32_t)stw_tool_number(text, state, 1, BENCH_RANKS_MAX); break;
     case KEY_ORDER: s->cp.order = (stw_cp_order)(STW_CP_CONTIGUOUS + named(text, orders, 2, state)); break;
     case KEY_SCHEDULE: s->cp.schedule = (stw_cp_schedule)named(text, schedules, 5, state); break;
+    case KEY_HEAD_GROUPS: s->cp.head_groups = (int32_t)stw_tool_number(text, state, 0, BENCH_GROUPS_MAX); break;
     case STW_KEY_BACKEND: s->device.backend = text; break;
     case STW_KEY_ARCH: s->device.arch = text; break;
     case KEY_SECONDS: s->seconds = positive(text, state); break;

@@ -98,12 +98,13 @@ int bench_report_end(bench_report *report, const char *partial);
 
 /* ---- cp.c, cp_row.c ----------------------------------------------------------------------------- */
 
-enum { BENCH_RANKS_MAX = 64 };
+enum { BENCH_RANKS_MAX = 64, BENCH_GROUPS_MAX = 1024 };
 typedef struct bench_cp {
     int wanted; /* --cp */
     int32_t ranks;
     stw_cp_order order;
     stw_cp_schedule schedule;
+    int32_t head_groups;
 } bench_cp;
 /* Adds a row to the document: what rank 0 measured. */
 void bench_cp_row(bench_report *report, const cp_row *row, const cp_whole *whole, const cp_times *times, int32_t ranks);

@@ -27,7 +27,7 @@ static void measure(cp_rank *rank, void *user) {
 
 static int run_problem(const bench_cp *cp, const stw_context_opts *opts, stw_context *context, const char *line,
                        double seconds, bench_report *report) {
-    const cp_row row = {line, cp->order, cp->schedule, cp->schedule == STW_CP_2D};
+    const cp_row row = {line, cp->order, cp->schedule, cp->schedule == STW_CP_2D, cp->head_groups};
     cp_times *times = calloc((size_t)cp->ranks, sizeof *times);
     cp_whole whole;
     char text[320];

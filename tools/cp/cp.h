@@ -23,7 +23,8 @@ typedef struct cp_row {
     const char *problem;
     stw_cp_order order;
     stw_cp_schedule schedule;
-    int node; /* ranks_per_node is the largest divisor of size below it that heads allow: 2-D */
+    int node;   /* ranks_per_node is the largest divisor of size below it that heads allow: 2-D */
+    int groups; /* head_groups is the largest divisor of a rank's heads of keys up to it; 0: by rule */
 } cp_row;
 
 extern const cp_row cp_rows[];

@@ -7,10 +7,12 @@
 #include <stdio.h>
 
 #define BOTH(problem, schedule)                                                                                        \
-    {problem, STW_CP_CONTIGUOUS, STW_CP_##schedule, 0}, {problem, STW_CP_ZIGZAG, STW_CP_##schedule, 0}
-#define ZIGZAG(problem, schedule)     {problem, STW_CP_ZIGZAG, STW_CP_##schedule, 0}
-#define CONTIGUOUS(problem, schedule) {problem, STW_CP_CONTIGUOUS, STW_CP_##schedule, 0}
-#define NODES(problem)                {problem, STW_CP_ZIGZAG, STW_CP_2D, 4}, {problem, STW_CP_CONTIGUOUS, STW_CP_2D, 4}
+    {problem, STW_CP_CONTIGUOUS, STW_CP_##schedule, 0, 0}, {problem, STW_CP_ZIGZAG, STW_CP_##schedule, 0, 0}
+#define ZIGZAG(problem, schedule)     {problem, STW_CP_ZIGZAG, STW_CP_##schedule, 0, 0}
+#define CONTIGUOUS(problem, schedule) {problem, STW_CP_CONTIGUOUS, STW_CP_##schedule, 0, 0}
+#define GROUPS(problem, count)        {problem, STW_CP_ZIGZAG, STW_CP_ULYSSES, 0, count}
+#define TWO_D(problem, order)         {problem, STW_CP_##order, STW_CP_2D, 4, 0}
+#define NODES(problem)                TWO_D(problem, ZIGZAG), TWO_D(problem, CONTIGUOUS)
 
 const cp_row cp_rows[] = {
     BOTH("attn_bwd:bf16:b2h4k2s93d32", RING),
@@ -20,7 +22,7 @@ const cp_row cp_rows[] = {
     ZIGZAG("attn_bwd:f16:b1h4k2s512d128:causal_br:dropout0.2:dq_f32:acc_q", RING),
     ZIGZAG("attn_bwd:bf16:b3h2k1s512d64:thd:seqs_full:causal_br:det", RING),
     ZIGZAG("attn_bwd:f32:b1h2s512d32:wl150:alibi", ALL_GATHER),
-    {"attn_bwd:bf16:b1h4k2s512d192x128:causal_br", STW_CP_ZIGZAG, STW_CP_2D, 2},
+    {"attn_bwd:bf16:b1h4k2s512d192x128:causal_br", STW_CP_ZIGZAG, STW_CP_2D, 2, 0},
     ZIGZAG("attn_bwd:bf16:b1h2k1s1100d64:causal_br:dropout0.1", RING), /* chunks of several tiles */
     CONTIGUOUS("attn_bwd:f16:b1h8k1s1100x260d128", RING),              /* sums of more than 2048 rows on each rank */
     ZIGZAG("attn_bwd:bf16:b1h2k1s1100d64:causal_br:det", RING),
@@ -72,6 +74,16 @@ const cp_row cp_rows[] = {
     BOTH("attn_bwd:bf16:b2h84s40d16:causal_br", ULYSSES),
     ZIGZAG("attn_bwd:f32:b1h168k84s40d16:dropout0.2:alibi:sink:dlse:grads_qkvs", ULYSSES),
     ZIGZAG("attn_bwd:f32:b5h84s30d8:thd:causal_br", ULYSSES),
+    /* in groups of heads: two, more than two, each head alone */
+    GROUPS("attn_bwd:bf16:b2h84s40d16:causal_br", 3),
+    GROUPS("attn_bwd:f32:b1h168k84s61x40d16:dropout0.2:alibi:sink:dlse:grads_qkvs", 2),
+    GROUPS("attn_bwd:f32:b5h84s30d8:thd:seqs_zeros:causal_br:dropout0.2", 4),
+    GROUPS("attn_bwd:f32:b4h84s40x50d8:used:bhsd:causal_br:delta_in", 7),
+    GROUPS("attn_bwd:bf16:b1h84s90d16:dq_f32:dk_f32:dv_f32:acc_qkv:causal_br:wl20", 6),
+    GROUPS("attn_bwd:bf16:b1h84s40d16:grads_kv:qoff9:causal_tl", 42),
+    GROUPS("attn_bwd:f64:b20h84s9d8:causal_br:softcap5:grads_q", 3), /* messages packed on both sides */
+    GROUPS("attn_bwd:bf16:b1h168k84s70d8:causal_br:intervals_from:mask_heads", 3),
+    GROUPS("attn_bwd:f16:b1h84s150x130d8:blockmask:mask_heads:causal_br", 2),
     NODES("attn_bwd:bf16:b2h8k4s90d16:causal_br"),
     NODES("attn_bwd:f32:b4h8k4s60d16:thd:causal_br:dropout0.2"),
     ZIGZAG("attn_bwd:bf16:b1h4s96d32:causal_br", AUTO),

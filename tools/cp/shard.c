@@ -262,6 +262,13 @@ static int32_t node_of(const cp_row *row, const stw_attn_desc *d, int32_t size) 
     return row->node ? most : 0;
 }
 
+static int32_t groups_of(const cp_row *row, const stw_attn_desc *d, int32_t size) {
+    int32_t most = row->groups ? 1 : 0;
+    for (int32_t n = 2; n <= row->groups; ++n)
+        if (d->heads_kv % size == 0 && d->heads_kv / size % n == 0) most = n;
+    return most;
+}
+
 stw_cp_desc cp_shard_desc(const cp_shard *s, const cp_row *row) {
     const stw_attn_desc *w = &s->whole->c.problem.desc;
     stw_cp_desc d = STW_INIT(stw_cp_desc);
@@ -277,6 +284,7 @@ stw_cp_desc cp_shard_desc(const cp_shard *s, const cp_row *row) {
     d.order = row->order;
     d.schedule = row->schedule;
     d.ranks_per_node = node_of(row, w, s->size);
+    d.head_groups = groups_of(row, w, s->size);
     return d;
 }
 

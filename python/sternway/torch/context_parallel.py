@@ -46,7 +46,7 @@ class _Desc(ctypes.Structure):
                 ("seq_kv", ctypes.c_int64), ("cu_seqlens_q", ctypes.c_void_p), ("cu_seqlens_kv", ctypes.c_void_p),
                 ("used_q", ctypes.c_void_p), ("used_kv", ctypes.c_void_p), ("q_offset", ctypes.c_int64),
                 ("k_offset", ctypes.c_int64), ("order", ctypes.c_int), ("schedule", ctypes.c_int),
-                ("ranks_per_node", ctypes.c_int32)]
+                ("ranks_per_node", ctypes.c_int32), ("head_groups", ctypes.c_int32)]
 
 
 _FORMATS = {"size": "N", "u32": "I", "i32": "i", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "pointer": "N",
