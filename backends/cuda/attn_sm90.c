@@ -220,8 +220,6 @@ static const char *wide_mode_of(const stw_attn_params *p) {
 static const char *refusal_of_all(const stw_attn_params *p, uint32_t bn) {
     if (p->features & STW_FEAT_SOFTCAP && p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p))
         return "under a softcap it has no dBias of every pair, which is dS without the softcap's derivative";
-    if (p->features & MASKS && stw_attn_bias_is_summed(p) && (p->head_dim_qk > 192 || p->head_dim_v > 192))
-        return "what masks hide is not listed for the sums of dBias by 80 keys";
     return masks_refusal(p, bn);
 }
 /* What they make that narrow heads' kernels do not, they make of head dims that they pad by less than twice. */
