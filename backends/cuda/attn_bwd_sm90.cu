@@ -9,7 +9,8 @@
  *                  or a gradient of every pair, and all of it at once. For all rows: the kernels that list what
  *                  masks leave
  *     sm90_wide,   plain, and its twin; for either mode: ALiBi and softcap, all that is asked of outputs; sm90_wide
- *     sm90_tall    alone: dropout, it with such outputs, a bias, masks in memory, all of it at once
+ *     sm90_tall    alone: dropout, it with such outputs, a bias, masks in memory, all of it at once, it with dBias that
+ *                  is f32 or under a softcap
  *     sm90_short, few16, few64: one
  *
  * What stands before and behind the main loop of `sm90` with the usual options is here, too; with others, and for all
@@ -107,7 +108,9 @@ DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_order_sm90(DEV_ARGUMENT stw_attn_launc
     WIDE_KERNEL(id, type, id##_##type##_bias, bias, SM90_ORDER_ASKED)                                                  \
     WIDE_KERNEL(id, type, id##_##type##_masks, masks, SM90_ORDER_ASKED)                                                \
     typedef sm90_wide_config<T, hd, SM90_WIDE_ALL> id##_##type##_all;                                                  \
-    WIDE_KERNEL(id, type, id##_##type##_all, all, SM90_ORDER_ASKED)
+    WIDE_KERNEL(id, type, id##_##type##_all, all, SM90_ORDER_ASKED)                                                    \
+    typedef sm90_wide_config<T, hd, SM90_WIDE_ALL_DBIAS> id##_##type##_all_dbias;                                      \
+    WIDE_KERNEL(id, type, id##_##type##_all_dbias, all_dbias, SM90_ORDER_ASKED)
 #define TALL(id, type, T)                                                                                              \
     typedef sm90_tall_config<T> id##_##type;                                                                           \
     typedef sm90_tall_config<T, SM90_WIDE_FEATURES> id##_##type##_features;                                            \

@@ -23,7 +23,7 @@
  * With four panels there is no room for that place: dQ is added from registers, in two halves, each while a half of dK
  * runs.
  *
- * Seven more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
+ * Eight more kernels, each for deterministic mode and the other (SM90_ORDER_ASKED). C::FEATURES: ALiBi, in exponents
  * of 2, or a softcap, by which 2 ends with tanh; 3 makes P of it, and leaves P (1 - tanh^2) in its registers.
  * C::OUTPUTS: gradients that nobody wants go nowhere, and f32 dK and dV leave every maps.drain_rows query rows, since
  * the matrix unit truncates its sums: between two steps, added to what this work tile has in memory already. C::DROPS
@@ -32,7 +32,8 @@
  * is asked for in 2; LSE and delta are not negated; dS(j+1) leaves behind 3 where every pair has a gradient. C::MASKS
  * (attn_bwd_sm90_wide_masks.h): steps are the query blocks that hold a visible pair. C::ALL
  * (attn_bwd_sm90_wide_terms.h): all of this, which the call's features tell apart; what is added to the scores is made
- * while S is, 2 ends with P in 16 bits and P (1 - tanh^2); statistics are those of C::BIASED. */
+ * while S is, 2 ends with P in 16 bits and P (1 - tanh^2); statistics are those of C::BIASED. C::APART: it with dBias
+ * of every pair that is f32, of sums that are rounded to nearest, or, under softcap, dS without the derivative. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
@@ -139,6 +140,23 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             mma::template ss<0>(dp, sm90_wide_descriptor(dout + i / 64 * PANEL + i % 64 / 8, 1),
                                 sm90_wide_descriptor(v + i / 64 * KEY_PANEL + i % 64 / 8, 1), i > 0);
         sm90_mma_commit();
+    };
+    [[maybe_unused]] auto round_scores = [&](int stage) {
+        if constexpr (C::APART)
+            if (p.dbias_dtype == STW_F32) {
+                sm90_mma_wait<0>();
+                const uint32_t at0 = base >> 4;
+                terms.round_sums(s, at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16),
+                                 at0 + C::AT_K / 16 + group * (C::GROUP_KEYS * 8));
+            }
+    };
+    [[maybe_unused]] auto round_dp = [&](int stage) {
+        if constexpr (C::APART)
+            if (p.dbias_dtype == STW_F32) {
+                const uint32_t at0 = base >> 4;
+                terms.round_sums(dp, at0 + C::AT_DOUT / 16 + stage * (C::DOUT_BYTES / 16),
+                                 at0 + C::AT_V / 16 + group * (C::GROUP_KEYS * 8));
+            }
     };
     auto begin_dv = [&](uint32_t at0, int stage) {
         const uint32_t dout = at0 + C::AT_DOUT / 16 + stage * (C::DOUT_BYTES / 16) + group * (EACH * PANEL),
@@ -270,6 +288,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_cta_sync<C::THREADS>();
         begin_dv(at0, at_dout.place);
         sm90_mma_wait<1>(dp);
+        round_dp(at_dout.place);
         float2 delta = statistics(at.place, C::BM);
         if (drops) {
             delta.x *= maps.kept, delta.y *= maps.kept;
@@ -277,6 +296,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
                 dp[i] = dropped.piece(i / 4) & 1u << (7 + i % 2 * 16 + (i & 2) * 4) ? 0.0f : dp[i];
         }
+        if constexpr (C::APART) terms.gradients(dp, delta);
         if constexpr (C::BIASED || C::ALL) { /* which hides pairs, too; delta is not negated */
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
                 s[i] = s[i] != 0.0f ? s[i] * (dp[i] - (i & 2 ? delta.y : delta.x)) : 0.0f;
@@ -291,7 +311,9 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_fence_async_shared();
         sm90_cta_sync<C::THREADS>();
         if constexpr (C::BIASED) bias.store_gradient(l, tiles[of.place], it, s);
-        if constexpr (C::ALL)
+        if constexpr (C::APART)
+            terms.store_gradient(l, tiles[of.place], sm90_wide_step::of(l, tiles[of.place], step_of(at.place)));
+        else if constexpr (C::ALL)
             sm90_wide_bias<C>::store_gradient(l, tiles[of.place],
                                               sm90_wide_step::of(l, tiles[of.place], step_of(at.place)), s);
     };
@@ -448,6 +470,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             if constexpr (C::BIASED) bias.fetch(l, tiles[of.place], it);
             find_hidden();
             sm90_mma_wait<0>(s);
+            round_scores(at.place);
             if constexpr (C::BIASED) bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
             await_dout();
             begin_dp(units(), at_dout.place);
@@ -483,6 +506,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                         begin_dk(at0, stage, 32, C::BM);
                         find_hidden();
                         sm90_mma_wait<1>(s);
+                        round_scores(at.place);
                         if constexpr (C::BIASED)
                             bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
                     } else {
@@ -492,6 +516,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                     begin_dp(at0, at_dout.place);
                     if (C::DQ_PARTS == 2) {
                         sm90_mma_wait<1>(s);
+                        round_scores(at.place);
                         if constexpr (C::BIASED)
                             bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
                     }

@@ -8,7 +8,8 @@
 #include "mma_sm90.h"
 
 /* What a kernel knows: ALiBi or a softcap; f32 dK and dV, and gradients that nobody wants; dropout, without and
- * with these; a bias; interval and block masks; all of this at once, of which a problem may have any part. */
+ * with these; a bias; interval and block masks; all of this at once, of which a problem may have any part; it with
+ * dBias of every pair that is not dS', of f32 or under a softcap. */
 enum {
     SM90_WIDE_PLAIN,
     SM90_WIDE_FEATURES,
@@ -17,14 +18,16 @@ enum {
     SM90_WIDE_DROPOUT_OUTPUTS,
     SM90_WIDE_BIAS,
     SM90_WIDE_MASKS,
-    SM90_WIDE_ALL
+    SM90_WIDE_ALL,
+    SM90_WIDE_ALL_DBIAS
 };
 
 /* HD columns of Q, K, V and dO, in panels of 64. */
 template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config {
     typedef T_ T;
     enum {
-        ALL = KIND == SM90_WIDE_ALL, /* FEATURES and BIASED have attn_bwd_sm90_wide_terms.h instead */
+        APART = KIND == SM90_WIDE_ALL_DBIAS,  /* stores another dS than it multiplies, or f32 */
+        ALL = KIND == SM90_WIDE_ALL || APART, /* FEATURES and BIASED have attn_bwd_sm90_wide_terms.h instead */
         FEATURES = KIND == SM90_WIDE_FEATURES,
         OUTPUTS = KIND == SM90_WIDE_OUTPUTS || KIND == SM90_WIDE_DROPOUT_OUTPUTS || ALL,
         DROPS = KIND == SM90_WIDE_DROPOUT || KIND == SM90_WIDE_DROPOUT_OUTPUTS || ALL,

@@ -99,19 +99,21 @@ static int wants_bias_more(const stw_attn_params *p) {
     return (p->features & STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8) ||
            (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p));
 }
-/* dS has the error of an exponential of 2^-22, which 16 bits hide: f32 dBias was off by up to 1.8 times what is allowed
- * (root mean square, H200). That of a broadcast bias is summed by a kernel of its own. */
+/* f32 dBias of every pair. That of a broadcast bias is summed by a kernel of its own. */
 static int stores_f32_dbias(const stw_attn_params *p) {
     return p->outputs & STW_OUT_DBIAS && p->dbias_dtype == STW_F32 && !stw_attn_bias_is_summed(p);
 }
-#define F32_DBIAS "it makes dBias of 16 bits: its dS is not as good as f32"
+/* NULL, or why no kernel makes it: the tanh of scores is right within 2^-22, which f32 does not hide. */
+static const char *f32_dbias_refusal(const stw_attn_params *p) {
+    return stores_f32_dbias(p) && p->features & STW_FEAT_SOFTCAP
+               ? "under a softcap it makes dBias of 16 bits: its tanh is not as good as f32"
+               : NULL;
+}
 /* NULL, or what narrow heads' kernels do not. They count bytes between two queries of f32 in 31 bits. */
 static const char *bias_refusal(const stw_attn_params *p) {
     const int64_t most = INT32_MAX / 4;
     if (!wants_bias_more(p)) return NULL;
-    if (stores_f32_dbias(p)) return F32_DBIAS;
-    if (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p) && p->features & STW_FEAT_SOFTCAP)
-        return "with a softcap it sums dBias alone";
+    if (f32_dbias_refusal(p)) return f32_dbias_refusal(p);
     if ((p->bias_dtype == STW_F32 && p->bias.query > most) || (p->outputs & STW_OUT_DBIAS && p->dbias.query > most))
         return "rows of the bias are more than 2 GiB apart";
     return NULL;
@@ -148,7 +150,7 @@ static const kernel_mode *mode_of_features(const stw_attn_params *p) {
     static const kernel_mode bias_more = {STW_FEAT_BIAS, "bias_more", "bias_more", NULL, NULL};
     const uint32_t given = p->features & FEATURES, f = given & MASKS ? given | MASKS : given;
     const int more = wants_bias_more(p), any_outputs = has_f32_keys(p) || is_subset(p);
-    const kernel_mode *found = more && f == STW_FEAT_BIAS ? &bias_more : &mode_all;
+    const kernel_mode *found = more && f == STW_FEAT_BIAS && !stores_f32_dbias(p) ? &bias_more : &mode_all;
     for (size_t i = 0; !more && i < sizeof modes / sizeof *modes; ++i)
         if (modes[i].features == f) found = &modes[i];
     return any_outputs && !found->f32_mode ? &mode_all : found;
@@ -204,11 +206,15 @@ static const char *refusal(const stw_attn_params *p) {
 }
 /* Of wide heads, or NULL: a kernel of ALiBi and softcap, one of dropout, one of a bias of any type with any gradient,
  * one of masks in memory, one of f32 dK and dV and of few outputs, which drains sums of any length, and one of these
- * with dropout; for everything else one that asks for all of it. Each serves deterministic mode and the other. */
-static const char wide_all[] = "all";
+ * with dropout; for everything else one that asks for all of it, and one that does so where dBias of every pair is of
+ * f32 or, under a softcap, not dS'. Each serves deterministic mode and the other. */
+static const char wide_all[] = "all", wide_all_dbias[] = "all_dbias";
+static int is_wide_all(const char *mode) { return mode == wide_all || mode == wide_all_dbias; }
 static const char *wide_mode_of(const stw_attn_params *p) {
     const int outputs = has_f32_keys(p) || is_subset(p);
     const uint32_t f = p->features & FEATURES;
+    const int all_pairs = p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p);
+    if (all_pairs && (p->dbias_dtype == STW_F32 || f & STW_FEAT_SOFTCAP)) return wide_all_dbias;
     if (!f) return outputs ? "outputs" : NULL;
     if (f == STW_FEAT_DROPOUT) return outputs ? "dropout_outputs" : "dropout";
     if (outputs) return wide_all;
@@ -216,22 +222,14 @@ static const char *wide_mode_of(const stw_attn_params *p) {
     if (f == STW_FEAT_BIAS) return "bias";
     return f & ~MASKS ? wide_all : "masks";
 }
-/* NULL, or what the kernel for everything does not. It goes by lists of visible blocks, with and without masks. */
-static const char *refusal_of_all(const stw_attn_params *p, uint32_t bn) {
-    if (p->features & STW_FEAT_SOFTCAP && p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p))
-        return "under a softcap it has no dBias of every pair, which is dS without the softcap's derivative";
-    if (p->features & MASKS && stw_attn_bias_is_summed(p) && (p->head_dim_qk > 192 || p->head_dim_v > 192))
-        return "what masks hide is not listed for the sums of dBias by 80 keys";
-    return masks_refusal(p, bn);
-}
 /* What they make that narrow heads' kernels do not, they make of head dims that they pad by less than twice. */
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
-    if (stores_f32_dbias(p)) return F32_DBIAS;
+    if (f32_dbias_refusal(p)) return f32_dbias_refusal(p);
     const uint32_t f = p->features & FEATURES;
     const char *const mode = wide_mode_of(p), *text = refusal_of(p, bn, 0);
-    if (!text && mode == wide_all) text = refusal_of_all(p, bn);
+    if (!text && is_wide_all(mode)) text = masks_refusal(p, bn); /* lists of visible blocks without masks, too */
     const int narrow = p->head_dim_qk <= 64 && p->head_dim_v <= 64;
-    if (!text && narrow && mode && (!f || f == STW_FEAT_DROPOUT || f == STW_FEAT_BIAS || mode == wide_all))
+    if (!text && narrow && mode && (!f || f == STW_FEAT_DROPOUT || f == STW_FEAT_BIAS || is_wide_all(mode)))
         return "it would pad 64 columns to 192, for f32 dK and dV, a subset of the gradients, dropout or a bias";
     return text;
 }
@@ -240,7 +238,7 @@ static const char *refusal_tall(const stw_attn_params *p) {
     if (p->features & STW_FEAT_DROPOUT) return "it has no room for what is dropped";
     if (p->features & STW_FEAT_BIAS) return "a thread has no two keys side by side, which a bias comes in";
     if (p->features & MASKS) return "it takes no interval and block masks";
-    if (wide_mode_of(p) == wide_all) return "it takes ALiBi or a softcap, with all gradients of the inputs' type";
+    if (is_wide_all(wide_mode_of(p))) return "it takes ALiBi or a softcap, with all gradients of the inputs' type";
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_of_wide(p, KEYS);
 }
 
@@ -333,8 +331,8 @@ static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint
     plan_of(tile, p, 0, out);
     const char *const mode = wide_mode_of(p);
     if (mode) out->mode = mode;
-    if (mode == wide_all || p->features & MASKS) plan_masks(tile, p, out); /* it goes by lists of visible blocks */
-    if (mode == wide_all) out->vectors &= ~(uint32_t)STW_STATS_NEGATED;
+    if (is_wide_all(mode) || p->features & MASKS) plan_masks(tile, p, out); /* it goes by lists of visible blocks */
+    if (is_wide_all(mode)) out->vectors &= ~(uint32_t)STW_STATS_NEGATED;
     out->smem = smem;
     out->loaders = 128;
 }
@@ -342,7 +340,7 @@ static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint
 /* 512 threads, of which three warpgroups multiply, or 384; dQ's sums are laid out for the 256 of the table. */
 static void plan_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
-    const int all = wide_mode_of(p) == wide_all;
+    const int all = is_wide_all(wide_mode_of(p));
     uint32_t more = 0;
     if (all || p->features & STW_FEAT_DROPOUT) more += STW_SM90_WIDE_DROPPED_BYTES(tile->head_dim);
     if (all || p->features & MASKS) more += STW_SM90_WIDE_SEEN_BYTES(tile->head_dim);

@@ -160,7 +160,14 @@ static int bias_is_constant(const stw_attn_params *p) {
            (d->query || !b->query || p->max_seq_q == 1) && (d->key || !b->key || p->max_seq_kv == 1);
 }
 
-static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_params *p, uint32_t wave) {
+/* Keys of the tiles of which it is kept what masks hide. A main loop that goes by other lists may have work tiles that
+ * no tile of dBias divides (80 keys). */
+static uint32_t hidden_keys(const stw_attn_choice *choice) {
+    return choice->visible_heads ? STW_MASK_BLOCK : choice->bn;
+}
+
+static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p,
+                                       uint32_t wave) {
 #define DBIAS_ROW(name, element, hd, bm, bn, warps) {#name, element, hd, bm, bn, warps, 1, 0},
 #define DBIAS_ROW_64(name, element, hd, bm, bn, warps)                                                                 \
     {#name, element, hd, bm, bn, warps, STW_BIAS_STAGES_64(element, hd), 0},
@@ -173,8 +180,7 @@ static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_p
     int plain = is_bias_alone(p) && bias_is_constant(p);
     for (size_t i = 0; i + 1 < count; ++i) {
         if (rows[i].plain && (!plain || tile->bm % rows[i].bm)) continue;
-        if (stw_attn_masks(p) && tile->bn % rows[i].bn)
-            continue; /* what masks hide is kept by tiles of that many keys */
+        if (stw_attn_masks(p) && hidden_keys(choice) % rows[i].bn) continue;
         if (rows[i].element == element_of(p) && rows[i].head_dim >= widest) return &rows[i];
     }
     return &rows[count - 1];
@@ -314,11 +320,11 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
     size_t sums = 2 * (size_t)choice->bn * tile->head_dim * sizeof(float);
     w.part_sums = take(&w, is_split(choice) ? (size_t)(p->heads_kv * key_blocks_of(choice, p)) * sums : 0);
-    size_t tiles = lists_hidden(choice, p) ? (size_t)hidden_tiles(p, choice->bn) : 0,
+    size_t tiles = lists_hidden(choice, p) ? (size_t)hidden_tiles(p, hidden_keys(choice)) : 0,
            intervals = tiles * (size_t)interval_heads(p, choice->split.heads),
            bits = tiles * (size_t)block_heads(p) * 2 * (size_t)hidden_words(p);
     w.hidden_blocks = take(&w, intervals * sizeof(stw_hidden_block));
-    w.hidden_keys = take(&w, intervals * choice->bn * sizeof(stw_hidden_rows));
+    w.hidden_keys = take(&w, intervals * hidden_keys(choice) * sizeof(stw_hidden_rows));
     w.hidden_bits = take(&w, bits * sizeof(uint32_t));
     const size_t masks = (size_t)key_blocks_of(choice, p) * choice->visible_heads;
     w.visible_blocks = take(&w, masks * STW_SM90_VISIBLE_BLOCK_BYTES);
@@ -368,6 +374,7 @@ static void add_hidden_blocks(const stw_attn_params *p, int64_t heads, uint32_t 
                               stw_attn_steps *steps) {
     int64_t tasks = heads * hidden_tiles(p, bn);
     stw_attn_step *step = add_step(steps, wave, stw_blocks_of(tasks, STW_ROW_THREADS / wave), STW_ROW_THREADS, 0);
+    step->bn = bn;
     name_step(steps, step, "stw_attn_hidden_blocks");
 }
 
@@ -425,15 +432,16 @@ static void add_visible(const stw_variant *t, const stw_attn_params *p, const st
 }
 
 /* A broadcast dBias. */
-static void add_dbias_reduce(const stw_variant *t, const stw_attn_params *p, uint32_t wave, const char *type,
-                             stw_attn_steps *steps) {
-    const dbias_tile *b = dbias_tile_of(t, p, wave);
+static void add_dbias_reduce(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice,
+                             uint32_t wave, const char *type, stw_attn_steps *steps) {
+    const dbias_tile *b = dbias_tile_of(t, choice, p, wave);
     int64_t work_tiles = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
                          (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
                          (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
     uint32_t smem = b->plain ? dbias_plain_smem(b->head_dim, b->bm, b->bn, b->stages)
                              : bwd_smem(stored_of(p, wave), b->head_dim, b->bm, b->bn, b->stages);
     stw_attn_step *step = add_step(steps, wave, work_tiles, b->warps * wave, smem);
+    if (stw_attn_masks(p)) step->bn = hidden_keys(choice);
     name_step(steps, step, "stw_attn_dbias_reduce_%s_%s", b->name, type);
 }
 
@@ -476,8 +484,8 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
         add_preprocess(t, p, &choice, wave, type, steps);
         if (choice.visible_heads) add_visible(t, p, &choice, wave, steps);
         if (lists_hidden(&choice, p))
-            add_hidden_blocks(p, interval_heads(params, 1) + block_heads(params), choice.bn, wave, steps);
-        if (summed) add_dbias_reduce(t, p, wave, type, steps);
+            add_hidden_blocks(p, interval_heads(params, 1) + block_heads(params), hidden_keys(&choice), wave, steps);
+        if (summed) add_dbias_reduce(t, p, &choice, wave, type, steps);
         if (p->outputs & (STW_OUT_DQKV | (summed ? 0u : STW_OUT_DBIAS)))
             add_main_loop(t, p, &choice, wave, type, steps);
     }
@@ -635,8 +643,9 @@ static void fill_masks(const stw_attn_choice *choice, const stw_attn_params *par
 }
 
 /* Who makes dBias, and the tasks of a summed one. `params`: the call's. */
-static void fill_dbias(const stw_variant *tile, const stw_attn_params *params, uint32_t wave, stw_attn_launch *l) {
-    const dbias_tile *b = dbias_tile_of(tile, params, wave);
+static void fill_dbias(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *params,
+                       uint32_t wave, stw_attn_launch *l) {
+    const dbias_tile *b = dbias_tile_of(tile, choice, params, wave);
     l->bias_direct = (params->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(params);
     l->bias_batch = params->dbias.batch ? params->batch : 1;
     l->bias_heads = params->dbias.head ? params->heads_q : 1;
@@ -650,9 +659,10 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
     stw_attn_params few = *params;
     few.batch = l->p.batch = batch_seen(call, params);
     params = &few;
+    int64_t keys = 0; /* of the tiles of which it is kept what masks hide */
     if (call != STW_CALL_DROPOUT_MASK) {
         l->bm = tile->bm;
-        l->bn = tile->bn;
+        keys = l->bn = tile->bn;
         l->width = tile->head_dim;
         l->warps = tile->warps;
     }
@@ -663,10 +673,11 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
         fill_main_loop(tile, &choice, &w, l);
         fill_work_tiles(tile, &choice, &w, l);
         fill_masks(&choice, params, &w, l);
-        fill_dbias(tile, params, wave, l);
+        fill_dbias(tile, &choice, params, wave, l);
+        keys = hidden_keys(&choice);
     }
     if (call != STW_CALL_DROPOUT_MASK) { /* the forward has no lists: it reads the masks themselves */
-        l->hidden_tiles = hidden_tiles(params, l->bn);
+        l->hidden_tiles = hidden_tiles(params, keys);
         l->interval_heads = (uint32_t)interval_heads(params, 1);
     }
 }

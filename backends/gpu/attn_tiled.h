@@ -46,6 +46,7 @@ typedef struct stw_attn_step {
     uint32_t grid_x, grid_y, block; /* grid z is 1                                  */
     uint32_t smem;                  /* dynamic shared memory, bytes                 */
     uint32_t without_dq;            /* its kernel is told that nobody wants dQ      */
+    uint32_t bn;                    /* keys of its tiles; 0: those of the main loop */
 } stw_attn_step;
 
 /* A work tile of the main loop, a key block of a kv head, in parts: by query heads of the group, by query blocks. Each

@@ -15,7 +15,7 @@
 typedef struct launch_step {
     const stw_gpu_kernel *kernel;
     int64_t work_tiles;
-    uint32_t grid_x, grid_y, without_dq;
+    uint32_t grid_x, grid_y, without_dq, bn;
 } launch_step;
 
 /* The kernels of a call and their argument, but for its pointers. */
@@ -53,6 +53,7 @@ static void size_step(const stw_device *device, const stw_attn_step *step, launc
     int few = step->queued != STW_QUEUED_NEVER && step->work_tiles >= least;
     sized->work_tiles = step->work_tiles;
     sized->without_dq = step->without_dq;
+    sized->bn = step->bn;
     sized->grid_x = few ? (uint32_t)enough : step->grid_x;
     sized->grid_y = few ? 1 : step->grid_y;
 }
@@ -183,11 +184,13 @@ static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t c
                                void *maps, stw_stream stream) {
     void *arguments[] = {launch, maps}; /* the second: for kernels that have one */
     const uint32_t outputs = launch->p.outputs;
+    const int64_t bn = launch->bn;
     for (uint32_t i = 0; i < count; ++i) {
         const stw_gpu_kernel *kernel = step[i].kernel;
         launch->work_tiles = step[i].work_tiles;
         launch->blocks = (int64_t)step[i].grid_x * step[i].grid_y;
         launch->p.outputs = step[i].without_dq ? outputs & ~(uint32_t)STW_OUT_DQ : outputs;
+        launch->bn = step[i].bn ? step[i].bn : bn;
         stw_status status = gpu->ops->launch(gpu, kernel, step[i].grid_x, step[i].grid_y, stream, arguments);
         if (status) return status;
     }

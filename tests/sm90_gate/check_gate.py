@@ -23,7 +23,7 @@ BN, TYPES = 128, ("bf16", "f16")
 MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered",
          "alibi_outputs", "softcap", "softcap_ordered", "softcap_outputs", "dropout", "dropout_outputs", "dropout_alibi",
          "dropout_bias", "bias", "bias_outputs", "bias_more", "masks", "masks_ordered", "masks_outputs", "all")
-MODES_WIDE = ("plain", "ordered", "features", "outputs", "dropout", "dropout_outputs", "bias", "masks", "all")  # from dropout on: less than 128 keys
+MODES_WIDE = ("plain", "ordered", "features", "outputs", "dropout", "dropout_outputs", "bias", "masks", "all", "all_dbias")  # from dropout on: less than 128 keys
 # no step of their own where all terms may be subnormal
 ASKS_EXACT = ("_dropout_outputs", "_alibi_outputs", "_softcap_outputs", "_bias_outputs", "_masks_outputs", "_bias_more", "_all")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
@@ -31,6 +31,7 @@ WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; 
 # Work tiles of 128 keys: dQ; rows that are cleared; S; dK; dP in two halves
 WAITS_WIDE = {192: ["2", "1", "0", "1", "1", "1"], 256: ["2", "1", "1", "0", "1", "1", "1"]}
 WAITS_TALL = ["1", "0", "1", "0", "1", "1"]
+ROUNDED = 4  # f32 dBias: values of S, then of dP, whose sums are made anew by a product that is waited for at once
 
 
 def read(cuobjdump, image, what):
@@ -70,12 +71,13 @@ def hot_loop(instructions, products):
     return best and [instructions[i] for i in best]
 
 
-def check_step(body, values, softcap, spilled_most, products):
+def check_step(body, values, softcap, spilled_most, products, anew):
     """What is wrong with a step; `values`: exponentials of a thread. Under softcap tanh takes so many, and P once or
-    twice as many ahead of dV (with and without hidden pairs). `products` that are left in the first wait."""
+    twice as many ahead of dV (with and without hidden pairs, or also for dBias). `products` that are left in the first
+    wait. `anew`: products of f32 dBias, behind a wait for dP."""
     waits = [(i, found[1]) for i, (_, text) in enumerate(body)
              if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
-    order, wanted = [most for _, most in waits], [products] + WAITS[1:]
+    order, wanted = [most for _, most in waits], ["0"] * (anew + (anew > 0)) + [products] + WAITS[1:]
     if order != wanted:
         yield f"waits for products until {','.join(order)} are left, not {','.join(wanted)}"
         return
@@ -95,7 +97,8 @@ def check_step(body, values, softcap, spilled_most, products):
 
 
 def check_kernel(name, instructions, hd, bm, bounds):
-    step = 2 * (hd // 16) + 2 * (bm // 16) + BN // 16  # S and dP, dV and dK, dQ
+    anew = 2 * (bm // 2 // ROUNDED) if name.endswith("_all") else 0
+    step = 2 * (hd // 16) + 2 * (bm // 16) + BN // 16 + anew  # S and dP, dV and dK, dQ
     # in a unit and at its end; bf16 also where all terms may be subnormal
     steps = 4 if "_bf16_" in name and not name.endswith(ASKS_EXACT) else 2
     products = count(instructions, "HGMMA")
@@ -107,14 +110,16 @@ def check_kernel(name, instructions, hd, bm, bounds):
     else:
         spilled_most = next((int(row[4]) for row in bounds if fnmatch.fnmatch(name, row[0])), 0)
         softcap = "_softcap" in name  # whose dV are two groups
-        yield from check_step(body, bm // 2, softcap or name.endswith("_all"), spilled_most, "2" if softcap else "1")
+        yield from check_step(body, bm // 2, softcap or name.endswith("_all"), spilled_most, "2" if softcap else "1", anew)
 
 
 def check_wide_kernel(name, instructions, hd, bn, bounds):
     tall, direct = bn == 128, hd > 192
     groups, panels, parts = (2, 1, 1) if tall else (2, 2, 2) if direct else (3, 1, 1)
     # S, dP, dV, dK, dQ
-    step = hd // 16 + (2 * (128 // 16) if tall else hd // 16) + 8 * panels + bn // 16 * parts
+    values = 64 * bn // (128 * groups)
+    anew = values // ROUNDED if name.endswith("_all_dbias") else 0
+    step = hd // 16 + (2 * (128 // 16) if tall else hd // 16) + 8 * panels + bn // 16 * parts + 2 * anew
     if (products := count(instructions, "HGMMA")) != 2 * step:  # in a unit; at its beginning and end
         yield f"{products} matrix instructions, not 2 steps of {step}"
     if (adds := count(instructions, "UBLKRED")) != (not direct):
@@ -124,10 +129,13 @@ def check_wide_kernel(name, instructions, hd, bn, bounds):
         yield f"no loop of {step} matrix instructions"
         return
     order = [found[1] for _, text in body if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
-    if order != (wanted := WAITS_TALL if tall else WAITS_WIDE[hd]):
+    wanted = WAITS_TALL if tall else WAITS_WIDE[hd]
+    if anew:  # S behind all that runs, then dP
+        wanted = wanted[:-2] + ["0"] * (1 + anew) + wanted[-2:] + ["0"] * anew
+    if order != wanted:
         yield f"waits for products until {','.join(order)} are left, not {','.join(wanted)}"
-    times = 3 if name.endswith("_features") else 2 if name.endswith("_all") else 1  # tanh, P of it; P under ALiBi; tanh, P
-    each = 64 * bn // (128 * groups) * times
+    times = 3 if name.endswith("_features") else 2 if name.endswith(("_all", "_all_dbias")) else 1  # tanh, P of it; P under ALiBi; tanh, P
+    each = values * times
     if (exponentials := count(body, r"MUFU\.EX2")) != each:
         yield f"{exponentials} exponentials, not {each}"
     spilled_most = next((int(row[4]) for row in bounds if fnmatch.fnmatch(name, row[0])), 0)

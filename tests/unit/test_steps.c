@@ -639,12 +639,13 @@ static void sm90_says_what_it_does_not_take(void **state) {
         {":biasu8_b1qk", NULL},
         {":biasf32_1hqk", NULL},
         {":bias_bhqk:grads_qkvb", NULL},
-        {":bias_bhqk:grads_qkvb:dbias_f32", "it makes dBias of 16 bits: "},
-        {":biasf32_bhqk:grads_qkvb", "it makes dBias of 16 bits: "},
+        {":bias_bhqk:grads_qkvb:dbias_f32", NULL},
+        {":biasf32_bhqk:grads_qkvb", NULL},
+        {":biasf32_bhqk:grads_qkvb:softcap9", "under a softcap it makes dBias of 16 bits: "},
         {":biasf32_1hqk:grads_qkvb", NULL},
         {":bias_1hqk:grads_qkvb:dbias_f32", NULL},
         {":bias_bhqk:grads_qkvb:dropout0.5", NULL},
-        {":bias_bhqk:grads_qkvb:softcap9", "with a softcap it sums dBias alone"},
+        {":bias_bhqk:grads_qkvb:softcap9", NULL},
         {":bias_1hqk:grads_qkvb:softcap9", NULL},
         {":biasf32_1hqk:dropout0.5", NULL},
         {":bias_bhqk:dk_f32", NULL},
@@ -716,6 +717,7 @@ static void sm90_lists_what_masks_leave(void **state) {
                 {":alibi:softcap9", "all", 1, 1, 1}, /* lists of what a band leaves */
                 {":dropout0.5:bias_bhqk:dk_f32:det:causal_br", "all", 1, 1, 1},
                 {":blockmask:mask_heads:alibi", "all", 2, 2, 1},
+                {":bias_bhqk:grads_qkvb:dbias_f32", "all", 1, 1, 1},
                 {":intervals_range:thd:seqs_full", "masks", 1, 1, 0}, /* packed keys: as they are listed */
                 {":intervals_range:thd:seqs_full:det", "masks_ordered", 1, 1, 1}};
     stw_variant tile = tile_called("sm90", "sm90_64x128_hd128");
@@ -740,6 +742,26 @@ static void sm90_lists_what_masks_leave(void **state) {
         assert_int_equal(launch.visible_length, 2); /* 33 blocks of 64 rows */
         assert_true(!launch.visible_next == !rows[i].order);
     }
+}
+
+/* Sums of dBias go by what masks hide of 128 keys, where work tiles have 80, which no tile of dBias divides. */
+static void sm90_lists_what_masks_hide_of_dbias(void **state) {
+    (void)state;
+    stw_variant tile = tile_called("sm90", "sm90_64x80_hd256");
+    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s130x300d200:blockmask:bias_11qk:grads_qkvb");
+    stw_attn_steps steps;
+    stw_attn_launch launch;
+    stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 32, &steps);
+    assert_int_equal(steps.count, 7);
+    assert_string_equal(steps.step[3].entry, "stw_attn_hidden_blocks");
+    assert_int_equal(steps.step[3].bn, 128);
+    assert_string_equal(steps.step[4].entry, "stw_attn_dbias_reduce_32x32_hd256_bf16");
+    assert_int_equal(steps.step[4].bn, 128);
+    assert_string_equal(steps.step[5].entry, "stw_attn_bwd_sm90_64x80_hd256_bf16_all");
+    assert_int_equal(steps.step[5].bn, 0);
+    stw_attn_launch_fill(STW_CALL_BWD, &tile, &p, 32, &launch);
+    assert_int_equal(launch.bn, 80);
+    assert_int_equal(launch.hidden_tiles, 6); /* 300 keys of two sequences */
 }
 
 /* The kernels before and behind the main loop: sm90's own for the usual options and rows of whole vectors. */
@@ -810,13 +832,16 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
                     masked_dbias = params_of("attn_bwd:bf16:b2h4k2s130x150d192:blockmask:bias_11qk:grads_qkvb"),
                     wider_dbias = params_of("attn_bwd:bf16:b2h4k2s130x150d200:blockmask:bias_11qk:grads_qkvb"),
                     capped_dbias = params_of("attn_bwd:bf16:b2h4k2s130x150d192:softcap9:bias_bhqk:grads_qkvb"),
+                    f32_dbias = params_of("attn_bwd:bf16:b2h4k2s130x150d192:biasf32_bhqk:grads_qkvb"),
+                    capped_f32 = params_of("attn_bwd:bf16:b2h4k2s130x150d192:softcap9:biasf32_bhqk:grads_qkvb"),
                     f32_alibi = params_of("attn_bwd:bf16:b2h4k2s130x150d192x128:alibi:dk_f32");
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&masked_alibi));
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&masked_dbias));
-    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&wider_dbias),
-                        "what masks hide is not listed for the sums of dBias by 80 keys");
-    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&capped_dbias),
-                        "under a softcap it has no dBias of every pair, which is dS without the softcap's derivative");
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&wider_dbias));
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&capped_dbias));
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&f32_dbias));
+    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&capped_f32),
+                        "under a softcap it makes dBias of 16 bits: its tanh is not as good as f32");
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&f32_alibi));
     assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&f32_alibi),
                         "it takes ALiBi or a softcap, with all gradients of the inputs' type");
@@ -1336,6 +1361,7 @@ int main(void) {
         cmocka_unit_test(classes_of_sizes),
         cmocka_unit_test(sm90_wide_says_what_it_does_not_take),
         cmocka_unit_test(sm90_lists_what_masks_leave),
+        cmocka_unit_test(sm90_lists_what_masks_hide_of_dbias),
         cmocka_unit_test(sm90_has_kernels_of_rows),
         cmocka_unit_test(sm90_few_says_what_it_does_not_take),
         cmocka_unit_test(sm90_few_slices_the_keys),
