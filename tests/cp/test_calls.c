@@ -182,7 +182,7 @@ static const change changes[] = {
     {bad_schedule, STW_E_INVALID, "cp_attn_bwd_plan: schedule 5 is none of"},
     {bad_node, STW_E_INVALID, "cp_attn_bwd_plan: ranks_per_node -1 is not in"},
     {bad_groups, STW_E_INVALID, "cp_attn_bwd_plan: head_groups -1 is below 0"},
-    {odd_groups, STW_E_INVALID, "cp_attn_bwd_plan: head_groups 3 does not divide the 1 heads of keys that a rank"},
+    {odd_groups, STW_E_INVALID, "cp_attn_bwd_plan: head_groups 3 does not divide the 2 heads of keys that a rank"},
     {other_rows, STW_E_INVALID, "attn.max_seq_q is 8, but rank 0 of 1 holds 9 rows in zigzag order"},
     {other_keys, STW_E_INVALID, "attn.max_seq_kv is 8, but rank 0 of 1 holds 7 rows in zigzag order"},
     {negative_rows, STW_E_INVALID, "cp_attn_bwd_plan: seq_kv -1 is not in"},
