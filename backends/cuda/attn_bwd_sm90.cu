@@ -9,8 +9,8 @@
  *                  or a gradient of every pair, and all of it at once. For all rows: the kernels that list what
  *                  masks leave
  *     sm90_wide,   plain, and its twin; for either mode: ALiBi and softcap, all that is asked of outputs; sm90_wide
- *     sm90_tall    alone: dropout, it with such outputs, a bias, masks in memory, all of it at once, it with dBias that
- *                  is f32 or under a softcap
+ *     sm90_tall    alone: dropout, it with such outputs, a bias, masks in memory, all of it at once, it with dBias of
+ *                  every pair under a softcap
  *     sm90_short, few16, few64: one
  *
  * What stands before and behind the main loop of `sm90` with the usual options is here, too; with others, and for all

@@ -65,7 +65,7 @@
  * that adds next.
  *
  * All of these (SM90_ALL, attn_bwd_sm90_all.h): a kernel that asks for each, with f32 and few outputs, too, and with
- * dBias of every pair that is f32 or under softcap.
+ * dBias of every pair under softcap.
  *
  * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every maps.drain_rows rows
  * they go to the output, or are added to what this work tile has there already, and begin again from 0; each thread
@@ -503,7 +503,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                 all.make(p16, s, i, bias, lse, alibi, dropped);
             }
         };
-        /* ALL: dBias of a step that is not what goes to dS's place */
+        /* ALL: a step's dBias under softcap, which is not what goes to dS's place */
         [[maybe_unused]] auto store_gradients = [&]() {
             const float *const lse =
                 (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + sm90_lane_anew() % 4 * 2;
@@ -511,7 +511,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             DEV_UNROLL_FOR (int i = 0; i < VALUES / 8; ++i) {
                 float bias[sm90_all<C>::TOGETHER];
                 all.bias_of(bias, i, tiles[turn & 1], it, ds_to + flip * C::DS_BYTES, wave);
-                all.store_gradients(to, s, dp, i, bias, lse, lse + BM, dropped);
+                all.store_gradients(to, s, dp, i, bias, lse, lse + BM, alibi, dropped);
             }
         };
         enum { LAST = decltype(is_last)::yes, EXACT = decltype(is_exact)::yes };
@@ -529,8 +529,6 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                                                                   flip * (C::DS_BYTES / 16)};
         const sm90_operand<T, C::BN, 64, 1> k = {at0 + C::AT_K / 16 + (BM == 64 ? group * 1024 : 0) +
                                                  (turn & 1) * (C::KEYS_BYTES / 16)};
-        [[maybe_unused]] const sm90_operand<T, C::BN, HD> k_mine = {at0 + C::AT_K / 16 + group * 512 +
-                                                                    (turn & 1) * (C::KEYS_BYTES / 16)};
         const uint32_t at = it.at;
         const attn_work_tile &tile = tiles[turn & 1];
         attn_work_tile &next = tiles[(turn & 1) ^ 1];
@@ -555,7 +553,6 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                 bias_of_type::arrive(l, base + C::AT_DS + flip * C::DS_BYTES, wave, sm90_lane_anew());
             if (all.stores_gradient_apart() && it.left > it.idle) {
                 sm90_mma_wait<0>(dp);
-                if (all.stores_f32_gradient()) sm90_all<C>::round_sums(s, dp, k_mine, q, v, dout);
                 store_gradients();
             }
             make(sm90_part<0>());

@@ -10,9 +10,8 @@
  *   - LSE and delta are not negated, since LSE is subtracted from the bias first;
  *   - phase 4 reads dropout's words, since the bias of the next step then takes their place.
  *
- * dBias of every pair leaves from dS's place where it is dS'. Under softcap it is dS without the derivative, and f32
- * hides nothing: then phase 1 waits for dP and makes dS from S or its tanh, ahead of P; for f32, from S and dP whose
- * sums are made anew, rounded to nearest (round_sums). */
+ * dBias of every pair leaves from dS's place, but for softcap, under which it is dS without the derivative: phase 1
+ * then waits for dP and makes it from the tanh, ahead of P. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_ALL_H
 #define STW_CUDA_ATTN_BWD_SM90_ALL_H
 
@@ -31,10 +30,8 @@ template <class C> struct sm90_all {
     DEV_METHOD bool has_bias() const { return (l.p.features & STW_FEAT_BIAS) != 0; }
     DEV_METHOD bool has_f32_bias() const { return has_bias() && l.p.bias_dtype == STW_F32; }
     DEV_METHOD bool has_tiled_bias() const { return has_bias() && l.p.bias_dtype != STW_F32; }
-    /* f32 dBias of every pair. */
-    DEV_METHOD bool stores_f32_gradient() const { return l.bias_direct && l.p.dbias_dtype == STW_F32; }
-    /* dBias of every pair that is not what goes to dS's place: of f32, or under softcap, dS without the derivative. */
-    DEV_METHOD bool stores_gradient_apart() const { return stores_f32_gradient() || (l.bias_direct && is_capped()); }
+    /* dBias of every pair that is not what goes to dS's place. */
+    DEV_METHOD bool stores_gradient_apart() const { return l.bias_direct && is_capped(); }
 
     template <class Iterator>
     DEV_METHOD sm90_alibi alibi(attn_work_tile &tile, const Iterator &it, sm90_place at) const {
@@ -82,40 +79,11 @@ template <class C> struct sm90_all {
         }
     }
 
-    /* A B^T of 64 rows and eight queries, for f32 dBias: each 16 columns' sum is added rounded to nearest, since the
-     * matrix unit truncates. Not more at a time, for registers lack. */
-    template <int PIECE, int ROWS_A, int ROWS_B, int COLS>
-    DEV_FN void rounded(float (&x)[4], sm90_operand<T, ROWS_A, COLS> a, sm90_operand<T, ROWS_B, COLS> b) {
-        DEV_UNROLL_FOR (int e = 0; e < 4; ++e) x[e] = 0.0f;
-        DEV_ROLLED_FOR (int k = 0; k < COLS; k += 16) {
-            float sum[4];
-            sm90_mma_fence();
-            sm90_mma<T>::template ss<0>(sum, a.columns(k), b.columns(k) + PIECE * 64, false);
-            sm90_mma_commit();
-            sm90_mma_wait<0>(sum);
-            DEV_UNROLL_FOR (int e = 0; e < 4; ++e) x[e] += sum[e];
-        }
-    }
-    /* S and dP anew, but for marks of hidden pairs. */
-    template <int PIECE = 0, int ROWS, int KEYS, int COLS>
-    DEV_FN void round_sums(float (&s)[VALUES], float (&dp)[VALUES], sm90_operand<T, KEYS, COLS> k,
-                           sm90_operand<T, ROWS, COLS> q, sm90_operand<T, KEYS, COLS> v,
-                           sm90_operand<T, ROWS, COLS> dout) {
-        float x[4];
-        rounded<PIECE>(x, k, q);
-        DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
-            s[4 * PIECE + e] = s[4 * PIECE + e] == -dev_infinity() ? -dev_infinity() : x[e];
-        rounded<PIECE>(x, v, dout);
-        DEV_UNROLL_FOR (int e = 0; e < 4; ++e) dp[4 * PIECE + e] = x[e];
-        if constexpr (4 * PIECE + 4 < VALUES) round_sums<PIECE + 1>(s, dp, k, q, v, dout);
-    }
-
     /* Where this thread's gradients of the bias go in a step. */
     struct gradients {
         char *first;        /* of its first query and key */
         int64_t query, key; /* bytes to the next query, and to its second key */
         int rows, keys;     /* in use from the first on */
-        sm90_alibi_of_scores alibi;
         /* Of value e of four of a piece of eight queries; made anew, for registers lack. */
         DEV_METHOD char *at(int k, int e) const { return first + dev_keep(8 * k + e % 2) * query + e / 2 * key; }
         DEV_METHOD bool has(int k, int e) const { return 8 * k + e % 2 < rows && e / 2 * 8 < keys; }
@@ -123,44 +91,32 @@ template <class C> struct sm90_all {
     template <class Iterator>
     DEV_METHOD gradients gradients_of(const attn_work_tile &tile, const Iterator &it, int wave, int lane) const {
         const stw_bias_param &t = l.p.dbias;
-        const int size = stores_f32_gradient() ? 4 : 2;
+        const int size = 2;
         const int query = lane % 4 * 2, key = 16 * wave + lane / 4, head = it.query_head(tile, l);
         const int row = it.block * C::BM + query, col = (int)tile.j0 + key; /* 30 bits */
         return {(char *)t.data + ((int)tile.b * t.batch + head * t.head + row * t.query + col * t.key) * size,
-                t.query * size,
-                t.key * 8 * size,
-                (int)tile.seq.q.used - row,
-                (int)tile.seq.kv.used - col,
-                sm90_alibi_of_scores::of(l, tile, head, it.block, C::BM, key, query)};
+                t.query * size, t.key * 8 * size, (int)tile.seq.q.used - row, (int)tile.seq.kv.used - col};
     }
-    /* dS of values 8 i to 8 i + 7 to dBias. `s`: S or tanh; `lse`, `delta`: of this thread's first query. */
+    /* dS of values 8 i to 8 i + 7 to dBias. `s`: tanh; `lse`, `delta`: of this thread's first query. */
     DEV_METHOD void store_gradients(const gradients &to, const float (&s)[VALUES], const float (&dp)[VALUES], int i,
                                     const float (&added)[TOGETHER], const float *lse, const float *delta,
-                                    const sm90_dropout<C::BM> &dropped) const {
-        const float factor = is_capped() ? maps.cap : maps.factor;
+                                    const sm90_alibi &of, const sm90_dropout<C::BM> &dropped) const {
         DEV_UNROLL_FOR (int k = 2 * i; k < 2 * i + 2; ++k) {
             const float2 both = *(const float2 *)(const void *)(lse + 8 * k),
                          deltas = *(const float2 *)(const void *)(delta + 8 * k);
             float ds[4];
             DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
-                const float b = added[4 * (k - 2 * i) + e], t = s[4 * k + e];
-                const float x = to.alibi.add(b - (e % 2 ? both.y : both.x), e / 2 * 8, 8 * k + e % 2);
+                const float b = added[4 * (k - 2 * i) + e], t = s[4 * k + e],
+                            distance = fmaf((float)(8 * k + e % 2), of.step, of.origin[e / 2]);
                 const bool hidden = t == -dev_infinity(); /* bytes have no gradient */
-                const float p = hidden ? 0.0f : dev_exp2_fast(fmaf(t, factor, fmaf(x, DEV_LOG2E, -maps.log_kept)));
+                const float x =
+                    fmaf(t, maps.cap, fmaf(b - (e % 2 ? both.y : both.x), DEV_LOG2E, of.base - maps.log_kept));
+                const float p = hidden ? 0.0f : dev_exp2_fast(x - fabsf(distance));
                 const float d = (e % 2 ? deltas.y : deltas.x) * maps.kept;
                 ds[e] = p != 0.0f ? p * (dropped.kept(4 * k + e, dp[4 * k + e]) - d) : 0.0f;
             }
-            if (l.p.accumulate & STW_OUT_DBIAS) { /* f32 */
-                float before[4] = {};
-                DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
-                    if (to.has(k, e)) before[e] = *(const float *)(const void *)to.at(k, e);
-                DEV_UNROLL_FOR (int e = 0; e < 4; ++e) ds[e] += before[e];
-            }
             DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
-                if (to.has(k, e)) {
-                    if (stores_f32_gradient()) *(float *)(void *)to.at(k, e) = ds[e];
-                    else *(uint16_t *)(void *)to.at(k, e) = (uint16_t)dev_pack(T(), ds[e], ds[e]);
-                }
+                if (to.has(k, e)) *(uint16_t *)(void *)to.at(k, e) = (uint16_t)dev_pack(T(), ds[e], ds[e]);
         }
         __syncwarp(); /* what follows takes all lanes of a warp together */
     }

@@ -64,26 +64,6 @@ struct sm90_alibi {
     }
 };
 
-/* What ALiBi adds to scores, with one rounding, as f32 dBias wants it: slope times |first + keys - queries| of an
- * element so many keys and queries from the first; by key queries do not count. */
-struct sm90_alibi_of_scores {
-    float slope, first, queries;
-
-    /* `key` and `query`: the first of a thread in the work tile and in the query block. */
-    DEV_FN sm90_alibi_of_scores of(const stw_attn_launch &l, const attn_work_tile &tile, int head, int block, int bm,
-                                   int key, int query) {
-        const stw_attn_params &p = l.p;
-        if (!(p.features & STW_FEAT_ALIBI)) return {0.0f, 0.0f, 0.0f};
-        const float slope = __ldg(p.alibi_slopes + ((int64_t)tile.b * p.alibi_stride_batch + head));
-        if (p.features & STW_FEAT_ALIBI_COLUMN) return {slope, (float)(tile.j0 + tile.seq.kv.offset + key), 0.0f};
-        return {-slope, (float)(tile.j0 + key - tile.seq.band.shift - (int64_t)block * bm - query), 1.0f};
-    }
-    /* x and what ALiBi adds. */
-    DEV_METHOD float add(float x, int keys, int of_queries) const {
-        return fmaf(slope, fabsf(fmaf((float)-of_queries, queries, first + (float)keys)), x);
-    }
-};
-
 /* P = 2^(S c - LSE c + what ALiBi adds) in place; the statistics are negative. */
 template <int VALUES, int PIECES>
 DEV_FN void sm90_exponentials_alibi(float (&s)[VALUES], float2 (&lse)[PIECES], const float &factor,

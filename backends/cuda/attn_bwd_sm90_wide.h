@@ -33,7 +33,7 @@
  * (attn_bwd_sm90_wide_masks.h): steps are the query blocks that hold a visible pair. C::ALL
  * (attn_bwd_sm90_wide_terms.h): all of this, which the call's features tell apart; what is added to the scores is made
  * while S is, 2 ends with P in 16 bits and P (1 - tanh^2); statistics are those of C::BIASED. C::APART: it with dBias
- * of every pair that is f32, of sums that are rounded to nearest, or, under softcap, dS without the derivative. */
+ * of every pair under softcap, which is dS without the derivative. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
@@ -140,23 +140,6 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             mma::template ss<0>(dp, sm90_wide_descriptor(dout + i / 64 * PANEL + i % 64 / 8, 1),
                                 sm90_wide_descriptor(v + i / 64 * KEY_PANEL + i % 64 / 8, 1), i > 0);
         sm90_mma_commit();
-    };
-    [[maybe_unused]] auto round_scores = [&](int stage) {
-        if constexpr (C::APART)
-            if (p.dbias_dtype == STW_F32) {
-                sm90_mma_wait<0>();
-                const uint32_t at0 = base >> 4;
-                terms.round_sums(s, at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16),
-                                 at0 + C::AT_K / 16 + group * (C::GROUP_KEYS * 8));
-            }
-    };
-    [[maybe_unused]] auto round_dp = [&](int stage) {
-        if constexpr (C::APART)
-            if (p.dbias_dtype == STW_F32) {
-                const uint32_t at0 = base >> 4;
-                terms.round_sums(dp, at0 + C::AT_DOUT / 16 + stage * (C::DOUT_BYTES / 16),
-                                 at0 + C::AT_V / 16 + group * (C::GROUP_KEYS * 8));
-            }
     };
     auto begin_dv = [&](uint32_t at0, int stage) {
         const uint32_t dout = at0 + C::AT_DOUT / 16 + stage * (C::DOUT_BYTES / 16) + group * (EACH * PANEL),
@@ -288,7 +271,6 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_cta_sync<C::THREADS>();
         begin_dv(at0, at_dout.place);
         sm90_mma_wait<1>(dp);
-        round_dp(at_dout.place);
         float2 delta = statistics(at.place, C::BM);
         if (drops) {
             delta.x *= maps.kept, delta.y *= maps.kept;
@@ -311,11 +293,9 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_fence_async_shared();
         sm90_cta_sync<C::THREADS>();
         if constexpr (C::BIASED) bias.store_gradient(l, tiles[of.place], it, s);
-        if constexpr (C::APART)
-            terms.store_gradient(l, tiles[of.place], sm90_wide_step::of(l, tiles[of.place], step_of(at.place)));
-        else if constexpr (C::ALL)
-            sm90_wide_bias<C>::store_gradient(l, tiles[of.place],
-                                              sm90_wide_step::of(l, tiles[of.place], step_of(at.place)), s);
+        if constexpr (C::ALL)
+            sm90_wide_bias<C>::store_gradient(
+                l, tiles[of.place], sm90_wide_step::of(l, tiles[of.place], step_of(at.place)), C::APART ? terms.x : s);
     };
     /* A part of dQ has come: to its place or to the sums, in the order of the kernel behind, where a warp has 16 rows
      * and half the columns, columns fastest. */
@@ -470,7 +450,6 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             if constexpr (C::BIASED) bias.fetch(l, tiles[of.place], it);
             find_hidden();
             sm90_mma_wait<0>(s);
-            round_scores(at.place);
             if constexpr (C::BIASED) bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
             await_dout();
             begin_dp(units(), at_dout.place);
@@ -506,7 +485,6 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                         begin_dk(at0, stage, 32, C::BM);
                         find_hidden();
                         sm90_mma_wait<1>(s);
-                        round_scores(at.place);
                         if constexpr (C::BIASED)
                             bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
                     } else {
@@ -516,7 +494,6 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                     begin_dp(at0, at_dout.place);
                     if (C::DQ_PARTS == 2) {
                         sm90_mma_wait<1>(s);
-                        round_scores(at.place);
                         if constexpr (C::BIASED)
                             bias.add(s, l, tiles[of.place], it, maps.factor, statistics(at.place, 0));
                     }

@@ -9,7 +9,7 @@
 
 /* What a kernel knows: ALiBi or a softcap; f32 dK and dV, and gradients that nobody wants; dropout, without and
  * with these; a bias; interval and block masks; all of this at once, of which a problem may have any part; it with
- * dBias of every pair that is not dS', of f32 or under a softcap. */
+ * dBias of every pair under a softcap, which is not dS'. */
 enum {
     SM90_WIDE_PLAIN,
     SM90_WIDE_FEATURES,
@@ -26,7 +26,7 @@ enum {
 template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config {
     typedef T_ T;
     enum {
-        APART = KIND == SM90_WIDE_ALL_DBIAS,  /* stores another dS than it multiplies, or f32 */
+        APART = KIND == SM90_WIDE_ALL_DBIAS,  /* stores another dS than it multiplies */
         ALL = KIND == SM90_WIDE_ALL || APART, /* FEATURES and BIASED have attn_bwd_sm90_wide_terms.h instead */
         FEATURES = KIND == SM90_WIDE_FEATURES,
         OUTPUTS = KIND == SM90_WIDE_OUTPUTS || KIND == SM90_WIDE_DROPOUT_OUTPUTS || ALL,

@@ -61,24 +61,11 @@ template <class C> struct sm90_wide_terms {
     DEV_METHOD void add(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_wide_step &it, float2 lse,
                         float log_kept, uint32_t hidden, int row) {
         const uint32_t f = l.p.features;
-        if constexpr (C::APART) {
-            if (f & STW_FEAT_ALIBI) {
-                const int key = sm90_thread_anew() / 128 * C::GROUP_KEYS + sm90_lane_anew() % 4 * 2;
-                const auto alibi = sm90_alibi_of_scores::of(l, tile, it.head, it.block, C::BM, key, row);
-                DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
-                    x[i] = alibi.add(x[i] - (i & 2 ? lse.y : lse.x), i / 4 * 8 + i % 2, (i & 2) * 4);
-            } else {
-                DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) x[i] -= i & 2 ? lse.y : lse.x;
-            }
-            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) x[i] = fmaf(x[i], DEV_LOG2E, -log_kept);
-        } else {
-            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
-                x[i] = fmaf(x[i] - (i & 2 ? lse.y : lse.x), DEV_LOG2E, -log_kept);
-            if (f & STW_FEAT_ALIBI) {
-                const int key = sm90_thread_anew() / 128 * C::GROUP_KEYS + sm90_lane_anew() % 4 * 2;
-                const sm90_wide_alibi<C> alibi = sm90_wide_alibi<C>::of(l, tile, it.head, it.block, key, row);
-                DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) x[i] += alibi.term(i / 2 % 2, i / 4 * 8 + i % 2);
-            }
+        DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) x[i] = fmaf(x[i] - (i & 2 ? lse.y : lse.x), DEV_LOG2E, -log_kept);
+        if (f & STW_FEAT_ALIBI) {
+            const int key = sm90_thread_anew() / 128 * C::GROUP_KEYS + sm90_lane_anew() % 4 * 2;
+            const sm90_wide_alibi<C> alibi = sm90_wide_alibi<C>::of(l, tile, it.head, it.block, key, row);
+            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) x[i] += alibi.term(i / 2 % 2, i / 4 * 8 + i % 2);
         }
         if (hidden) {
             DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) x[i] = hidden >> (32 - SCORES + i) & 1 ? -dev_infinity() : x[i];
@@ -107,49 +94,10 @@ template <class C> struct sm90_wide_terms {
         }
     }
 
-    /* C::APART: dBias is made of dS without the softcap's derivative, or is f32. */
-
-    /* P and dP -> dS. */
+    /* C::APART: P and dP -> dS without the softcap's derivative, for dBias. */
     DEV_METHOD void gradients(const float (&dp)[SCORES], float2 delta) {
         DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
             x[i] = x[i] != 0.0f ? x[i] * (dp[i] - (i & 2 ? delta.y : delta.x)) : 0.0f;
-    }
-    /* f32: S or dP anew, each 16 columns' sum added rounded to nearest, since the matrix unit truncates. `rows`: where
-     * those of Q or dO are, `keys`: of K or V. Eight keys at a time: registers lack. */
-    template <int AT = 0> DEV_FN void round_sums(float (&x)[SCORES], uint32_t rows, uint32_t keys) {
-        float total[4] = {};
-        DEV_ROLLED_FOR (int k = 0; k < C::HD; k += 16) {
-            const uint32_t panel = (uint32_t)k / 64, col = (uint32_t)k % 64 / 8;
-            const uint32_t a = rows + panel * (C::PANEL_BYTES / 16) + col,
-                           b = keys + AT * 16 + panel * (C::KEY_PANEL_BYTES / 16) + col;
-            const uint64_t fixed = (uint64_t)0x40000040u << 32 | 1u << 16;
-            float sum[4];
-            sm90_mma_fence();
-            sm90_mma<T>::template ss<0>(sum, fixed | a, fixed | b, false);
-            sm90_mma_commit();
-            sm90_mma_wait<0>(sum);
-            DEV_UNROLL_FOR (int e = 0; e < 4; ++e) total[e] += sum[e];
-        }
-        DEV_UNROLL_FOR (int e = 0; e < 4; ++e) x[AT + e] = total[e];
-        if constexpr (AT + 4 < SCORES) round_sums<AT + 4>(x, rows, keys);
-    }
-    /* f32 may be added to. */
-    DEV_METHOD void store_gradient(const stw_attn_launch &l, const attn_work_tile &tile,
-                                   const sm90_wide_step &it) const {
-        if (l.p.dbias_dtype != STW_F32) return sm90_wide_bias<C>::store_gradient(l, tile, it, x);
-        const auto to = sm90_wide_bias<C>::place::of(l.p.dbias, 4, tile, it);
-        const bool adds = (l.p.accumulate & STW_OUT_DBIAS) != 0;
-        if (to.pairs && !adds)
-            to.template each_pair<4, 0, SCORES>(
-                [&](int i, char *at) { *(float2 *)(void *)at = float2{x[i], x[i + 1]}; });
-        else
-            to.template each<0, SCORES>(
-                [&](int i, char *at) {
-                    float *const one = (float *)(void *)at;
-                    *one = adds ? *one + x[i] : x[i];
-                },
-                [](int) {});
-        __syncwarp(); /* products follow, which take all lanes of a warp together */
     }
 };
 

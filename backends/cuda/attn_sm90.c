@@ -103,17 +103,15 @@ static int wants_bias_more(const stw_attn_params *p) {
 static int stores_f32_dbias(const stw_attn_params *p) {
     return p->outputs & STW_OUT_DBIAS && p->dbias_dtype == STW_F32 && !stw_attn_bias_is_summed(p);
 }
-/* NULL, or why no kernel makes it: the tanh of scores is right within 2^-22, which f32 does not hide. */
-static const char *f32_dbias_refusal(const stw_attn_params *p) {
-    return stores_f32_dbias(p) && p->features & STW_FEAT_SOFTCAP
-               ? "under a softcap it makes dBias of 16 bits: its tanh is not as good as f32"
-               : NULL;
-}
+/* The matrix unit truncates its sums, which 16 bits hide: f32 dBias was off by up to 1.8 times what is allowed (root
+ * mean square, H200). S and dP of sums rounded to nearest are as good as f32, and took 1.1 to 2.1 times the shared
+ * kernels' time (appendix/sm90.md). */
+#define F32_DBIAS "it makes dBias of 16 bits: sums as good as f32 made it slower than this"
 /* NULL, or what narrow heads' kernels do not. They count bytes between two queries of f32 in 31 bits. */
 static const char *bias_refusal(const stw_attn_params *p) {
     const int64_t most = INT32_MAX / 4;
     if (!wants_bias_more(p)) return NULL;
-    if (f32_dbias_refusal(p)) return f32_dbias_refusal(p);
+    if (stores_f32_dbias(p)) return F32_DBIAS;
     if ((p->bias_dtype == STW_F32 && p->bias.query > most) || (p->outputs & STW_OUT_DBIAS && p->dbias.query > most))
         return "rows of the bias are more than 2 GiB apart";
     return NULL;
@@ -150,7 +148,7 @@ static const kernel_mode *mode_of_features(const stw_attn_params *p) {
     static const kernel_mode bias_more = {STW_FEAT_BIAS, "bias_more", "bias_more", NULL, NULL};
     const uint32_t given = p->features & FEATURES, f = given & MASKS ? given | MASKS : given;
     const int more = wants_bias_more(p), any_outputs = has_f32_keys(p) || is_subset(p);
-    const kernel_mode *found = more && f == STW_FEAT_BIAS && !stores_f32_dbias(p) ? &bias_more : &mode_all;
+    const kernel_mode *found = more && f == STW_FEAT_BIAS ? &bias_more : &mode_all;
     for (size_t i = 0; !more && i < sizeof modes / sizeof *modes; ++i)
         if (modes[i].features == f) found = &modes[i];
     return any_outputs && !found->f32_mode ? &mode_all : found;
@@ -206,15 +204,15 @@ static const char *refusal(const stw_attn_params *p) {
 }
 /* Of wide heads, or NULL: a kernel of ALiBi and softcap, one of dropout, one of a bias of any type with any gradient,
  * one of masks in memory, one of f32 dK and dV and of few outputs, which drains sums of any length, and one of these
- * with dropout; for everything else one that asks for all of it, and one that does so where dBias of every pair is of
- * f32 or, under a softcap, not dS'. Each serves deterministic mode and the other. */
+ * with dropout; for everything else one that asks for all of it, and one that does so where dBias of every pair under a
+ * softcap is not dS'. Each serves deterministic mode and the other. */
 static const char wide_all[] = "all", wide_all_dbias[] = "all_dbias";
 static int is_wide_all(const char *mode) { return mode == wide_all || mode == wide_all_dbias; }
 static const char *wide_mode_of(const stw_attn_params *p) {
     const int outputs = has_f32_keys(p) || is_subset(p);
     const uint32_t f = p->features & FEATURES;
     const int all_pairs = p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p);
-    if (all_pairs && (p->dbias_dtype == STW_F32 || f & STW_FEAT_SOFTCAP)) return wide_all_dbias;
+    if (all_pairs && f & STW_FEAT_SOFTCAP) return wide_all_dbias;
     if (!f) return outputs ? "outputs" : NULL;
     if (f == STW_FEAT_DROPOUT) return outputs ? "dropout_outputs" : "dropout";
     if (outputs) return wide_all;
@@ -224,7 +222,7 @@ static const char *wide_mode_of(const stw_attn_params *p) {
 }
 /* What they make that narrow heads' kernels do not, they make of head dims that they pad by less than twice. */
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
-    if (f32_dbias_refusal(p)) return f32_dbias_refusal(p);
+    if (stores_f32_dbias(p)) return F32_DBIAS;
     const uint32_t f = p->features & FEATURES;
     const char *const mode = wide_mode_of(p), *text = refusal_of(p, bn, 0);
     if (!text && is_wide_all(mode)) text = masks_refusal(p, bn); /* lists of visible blocks without masks, too */

@@ -295,7 +295,6 @@ template <class T, int ROWS, int COLS, int NEXT_PANEL = ROWS * 8> struct sm90_op
 #define SM90_EIGHT(x, i)                                                                                               \
     "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]),        \
         "+f"(x[i + 7])
-#define SM90_4(x)     "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
 #define SM90_8(x)     SM90_EIGHT(x, 0)
 #define SM90_16(x)    SM90_8(x), SM90_EIGHT(x, 8)
 #define SM90_20(x)    SM90_16(x), "+f"(x[16]), "+f"(x[17]), "+f"(x[18]), "+f"(x[19])
@@ -304,7 +303,6 @@ template <class T, int ROWS, int COLS, int NEXT_PANEL = ROWS * 8> struct sm90_op
 #define SM90_48(x)    SM90_32(x), SM90_EIGHT(x, 32), SM90_EIGHT(x, 40)
 #define SM90_64(x)    SM90_48(x), SM90_EIGHT(x, 48), SM90_EIGHT(x, 56)
 #define SM90_96(x)    SM90_64(x), SM90_EIGHT(x, 64), SM90_EIGHT(x, 72), SM90_EIGHT(x, 80), SM90_EIGHT(x, 88)
-#define SM90_NAMES_4  "%0,%1,%2,%3"
 #define SM90_NAMES_8  "%0,%1,%2,%3,%4,%5,%6,%7"
 #define SM90_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define SM90_NAMES_32                                                                                                  \
@@ -342,7 +340,6 @@ template <class T> struct sm90_mma;
     }
 #define SM90_MMA(T, type)                                                                                              \
     template <> struct sm90_mma<T> {                                                                                   \
-        SM90_SS(type, 4, "8", "4", "5", "6", "7", "8")                                                                 \
         SM90_SS(type, 8, "16", "8", "9", "10", "11", "12")                                                             \
         SM90_SS(type, 16, "32", "16", "17", "18", "19", "20")                                                          \
         SM90_SS(type, 20, "40", "20", "21", "22", "23", "24")                                                          \

@@ -31,7 +31,6 @@ WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; 
 # Work tiles of 128 keys: dQ; rows that are cleared; S; dK; dP in two halves
 WAITS_WIDE = {192: ["2", "1", "0", "1", "1", "1"], 256: ["2", "1", "1", "0", "1", "1", "1"]}
 WAITS_TALL = ["1", "0", "1", "0", "1", "1"]
-ROUNDED = 4  # f32 dBias: values of S, then of dP, whose sums are made anew by a product that is waited for at once
 
 
 def read(cuobjdump, image, what):
@@ -71,13 +70,13 @@ def hot_loop(instructions, products):
     return best and [instructions[i] for i in best]
 
 
-def check_step(body, values, softcap, spilled_most, products, anew):
+def check_step(body, values, softcap, spilled_most, products, apart):
     """What is wrong with a step; `values`: exponentials of a thread. Under softcap tanh takes so many, and P once or
     twice as many ahead of dV (with and without hidden pairs, or also for dBias). `products` that are left in the first
-    wait. `anew`: products of f32 dBias, behind a wait for dP."""
+    wait; `apart`: dP is waited for ahead of that, for dBias."""
     waits = [(i, found[1]) for i, (_, text) in enumerate(body)
              if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
-    order, wanted = [most for _, most in waits], ["0"] * (anew + (anew > 0)) + [products] + WAITS[1:]
+    order, wanted = [most for _, most in waits], ["0"] * apart + [products] + WAITS[1:]
     if order != wanted:
         yield f"waits for products until {','.join(order)} are left, not {','.join(wanted)}"
         return
@@ -97,8 +96,7 @@ def check_step(body, values, softcap, spilled_most, products, anew):
 
 
 def check_kernel(name, instructions, hd, bm, bounds):
-    anew = 2 * (bm // 2 // ROUNDED) if name.endswith("_all") else 0
-    step = 2 * (hd // 16) + 2 * (bm // 16) + BN // 16 + anew  # S and dP, dV and dK, dQ
+    step = 2 * (hd // 16) + 2 * (bm // 16) + BN // 16  # S and dP, dV and dK, dQ
     # in a unit and at its end; bf16 also where all terms may be subnormal
     steps = 4 if "_bf16_" in name and not name.endswith(ASKS_EXACT) else 2
     products = count(instructions, "HGMMA")
@@ -110,16 +108,15 @@ def check_kernel(name, instructions, hd, bm, bounds):
     else:
         spilled_most = next((int(row[4]) for row in bounds if fnmatch.fnmatch(name, row[0])), 0)
         softcap = "_softcap" in name  # whose dV are two groups
-        yield from check_step(body, bm // 2, softcap or name.endswith("_all"), spilled_most, "2" if softcap else "1", anew)
+        of_all = name.endswith("_all")
+        yield from check_step(body, bm // 2, softcap or of_all, spilled_most, "2" if softcap else "1", of_all)
 
 
 def check_wide_kernel(name, instructions, hd, bn, bounds):
     tall, direct = bn == 128, hd > 192
     groups, panels, parts = (2, 1, 1) if tall else (2, 2, 2) if direct else (3, 1, 1)
     # S, dP, dV, dK, dQ
-    values = 64 * bn // (128 * groups)
-    anew = values // ROUNDED if name.endswith("_all_dbias") else 0
-    step = hd // 16 + (2 * (128 // 16) if tall else hd // 16) + 8 * panels + bn // 16 * parts + 2 * anew
+    step = hd // 16 + (2 * (128 // 16) if tall else hd // 16) + 8 * panels + bn // 16 * parts
     if (products := count(instructions, "HGMMA")) != 2 * step:  # in a unit; at its beginning and end
         yield f"{products} matrix instructions, not 2 steps of {step}"
     if (adds := count(instructions, "UBLKRED")) != (not direct):
@@ -129,13 +126,10 @@ def check_wide_kernel(name, instructions, hd, bn, bounds):
         yield f"no loop of {step} matrix instructions"
         return
     order = [found[1] for _, text in body if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
-    wanted = WAITS_TALL if tall else WAITS_WIDE[hd]
-    if anew:  # S behind all that runs, then dP
-        wanted = wanted[:-2] + ["0"] * (1 + anew) + wanted[-2:] + ["0"] * anew
-    if order != wanted:
+    if order != (wanted := WAITS_TALL if tall else WAITS_WIDE[hd]):
         yield f"waits for products until {','.join(order)} are left, not {','.join(wanted)}"
     times = 3 if name.endswith("_features") else 2 if name.endswith(("_all", "_all_dbias")) else 1  # tanh, P of it; P under ALiBi; tanh, P
-    each = values * times
+    each = 64 * bn // (128 * groups) * times
     if (exponentials := count(body, r"MUFU\.EX2")) != each:
         yield f"{exponentials} exponentials, not {each}"
     spilled_most = next((int(row[4]) for row in bounds if fnmatch.fnmatch(name, row[0])), 0)
