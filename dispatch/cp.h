@@ -2,7 +2,7 @@
  *
  * Attention over ranks inside dispatch. A rank (n, l) is rank l of the `split` ranks that share one shard n of
  * `shards`: ring and all-gather have split 1, Ulysses has one shard, 2-D has both. Stages of a call:
- *   1. delta of this rank's rows, from its own tensors (backward)
+ *   1. delta of this rank's rows, from its own tensors (backward; under the first moves where split is 1)
  *   2. split > 1: an all-to-all of q, k, v, dO, LSE and delta, after which the rank has all rows of its shard and
  *      heads/split heads. With one shard, Ulysses, the backward goes on by groups of these heads (cp_heads.c) without
  *      what follows here
@@ -228,11 +228,11 @@ stw_attn_desc stw_cp_backward_desc(const stw_cp_plan *plan, const stw_cp_seq *se
 
 /* ---- by heads (cp_heads.c) ---- */
 
-/* A group has at least this many rows of keys times heads of them: a thousand work tiles of 128 keys, eight for each of
- * 132 multiprocessors, so that the last ones of a call leave few idle. */
+/* Where heads go in groups by rule, a call has at least this many rows of keys times heads of them: a thousand work
+ * tiles of 128 keys, eight for each of 132 multiprocessors, so that the last ones leave few idle. */
 enum { STW_CP_GROUP_ROWS = 131072 };
 
-/* Ulysses' backward. */
+/* The backward where all ranks exchange heads: Ulysses, and 2-D of one node. */
 static inline int stw_cp_goes_by_heads(const stw_cp_plan *p) {
     return p->kind == STW_PLAN_ATTN_BWD && p->split > 1 && p->shards == 1;
 }
@@ -243,8 +243,9 @@ static inline stw_dtype stw_cp_result_dtype(const stw_cp_plan *p, uint32_t bit) 
     if (!stw_cp_goes_by_heads(p)) return p->number;
     return bit == STW_OUT_DQ ? d->dq_dtype : bit == STW_OUT_DK ? d->dk_dtype : d->dv_dtype;
 }
-/* As many groups as the descriptor asks for, or the rule. */
-int32_t stw_cp_groups_of(const stw_cp_plan *plan);
+/* As many groups as the descriptor asks for, or the rule: of a rank with so many heads of k, whose calls have so many
+ * rows of keys. */
+int32_t stw_cp_groups_of(const stw_cp_plan *plan, int64_t heads_kv, int64_t call_rows);
 /* Adds the parts, a tick a group. */
 stw_status stw_cp_heads_make(stw_cp_plan *plan);
 
@@ -382,7 +383,7 @@ const float *stw_cp_slopes(const stw_cp_run *run, const stw_cp_seq *seq);
 /* Stage 2 (in: from the rank's tensors to the shard's) or stage 4, of `count` tensors. */
 typedef struct stw_cp_exchange {
     int in, count;
-    int32_t group, groups; /* of a rank's heads; groups: 0 is 1, too */
+    int32_t group, groups; /* of a rank's heads */
     const stw_cp_tensor *const *from, *const *to;
     const int *adds;       /* back: to what the caller has; null: to none */
     size_t sent, received; /* where its messages begin among all          */

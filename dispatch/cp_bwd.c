@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The backward over ranks: delta of whole rows, then parts that add into f32 sums of dQ, dK and dV (cp.h has the
- * stages). */
+ * stages), or groups of heads (cp_heads.c). */
 #include "cp.h"
 
 static char *bytes_at(const stw_cp_run *run, size_t place) { return run->workspace + place; }
@@ -154,7 +154,7 @@ static stw_status write_gradients(stw_cp_run *run) {
     stw_status status = write_sums(run, keys, add_keys);
     if (run->shares_dq && !status) status = stw_cp_dq_finish(run, exchanges ? &dq : &run->dq);
     if (status) return status;
-    const stw_cp_exchange x = {.count = count, .from = from, .to = to, .adds = adds};
+    const stw_cp_exchange x = {.groups = 1, .count = count, .from = from, .to = to, .adds = adds};
     if (exchanges) return stw_cp_exchange_all(run, &x);
     return wanted[0] && !run->shares_dq ? stw_cp_copy(run, &run->dq, &dq, add_all[0]) : STW_OK;
 }
@@ -186,7 +186,7 @@ static stw_status exchange_in(stw_cp_run *run) {
     const stw_cp_tensor *from[] = {&run->lse, &run->delta, &run->q, &run->dout, &run->k, &run->v};
     const stw_cp_tensor *to[] = {&run->shard_lse,  &run->shard_delta, &run->shard_q,
                                  &run->shard_dout, &run->shard_k,     &run->shard_v};
-    const stw_cp_exchange x = {.in = 1, .count = 6, .from = from, .to = to};
+    const stw_cp_exchange x = {.in = 1, .groups = 1, .count = 6, .from = from, .to = to};
     return run->plan->split > 1 ? stw_cp_exchange_all(run, &x) : STW_OK;
 }
 

@@ -66,8 +66,7 @@ static stw_cp_lines lines_of(const stw_cp_plan *p, const stw_cp_exchange *x, con
                              int64_t heads) {
     const int is_shard = t->whose == STW_CP_SHARDS;
     const int64_t row = is_shard ? shard_row(p, seq, chunk, t->kv) : before;
-    return (stw_cp_lines){t, stw_cp_at(t, seq, 0, row),
-                          is_shard ? 0 : (to_lane * (x->groups ? x->groups : 1) + x->group) * heads,
+    return (stw_cp_lines){t, stw_cp_at(t, seq, 0, row), is_shard ? 0 : (to_lane * x->groups + x->group) * heads,
                           stw_cp_batch_stride(t, seq)};
 }
 
@@ -193,8 +192,10 @@ stw_status stw_cp_exchange_start(stw_cp_run *run, const stw_cp_exchange *const *
 stw_status stw_cp_exchange_all(stw_cp_run *run, const stw_cp_exchange *x) {
     stw_status status = stw_cp_exchange_pack(run, x);
     if (!status) status = stw_cp_exchange_start(run, &x, 1);
-    if (!status) status = stw_cp_exchange_own(run, x);
-    if (!status) status = stw_cp_wait(&run->wire);
+    if (status) return status;
+    status = stw_cp_exchange_own(run, x);
+    stw_status waited = stw_cp_wait(&run->wire); /* also behind a failure: the transport holds our memory */
+    if (!status) status = waited;
     return status ? status : stw_cp_exchange_unpack(run, x);
 }
 
@@ -237,6 +238,7 @@ uint64_t stw_cp_exchange_bytes(const stw_cp_plan *p) {
     const uint64_t rows = stw_cp_goes_by_heads(p) ? 2 * stw_dtype_size(p->number) * (uint64_t)p->rows[0] * heads[0] : 0;
     uint64_t to_one = 0, from_one = 0, bytes = 0;
     stw_cp_exchange_widths(p, in, back);
+    if (stw_cp_goes_by_heads(p) && !back[0] && !back[1]) return 0;
     for (int kv = 0; kv < 2; ++kv) {
         to_one += (uint64_t)p->rows[kv] * heads[kv] * in[kv];
         from_one += (uint64_t)p->rows[kv] * heads[kv] * back[kv];

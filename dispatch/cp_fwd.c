@@ -151,7 +151,7 @@ static stw_status start(stw_cp_run *run) {
 
 static stw_status exchange_in(stw_cp_run *run) {
     const stw_cp_tensor *from[] = {&run->q, &run->k, &run->v}, *to[] = {&run->shard_q, &run->shard_k, &run->shard_v};
-    const stw_cp_exchange x = {.in = 1, .count = 3, .from = from, .to = to};
+    const stw_cp_exchange x = {.in = 1, .groups = 1, .count = 3, .from = from, .to = to};
     return run->plan->split > 1 ? stw_cp_exchange_all(run, &x) : STW_OK;
 }
 
@@ -171,7 +171,7 @@ static stw_status write_results(stw_cp_run *run) {
     const stw_cp_tensor unwanted =
         stw_cp_ours(lse_data + (size_t)rows * stw_dtype_size(p->number), STW_CP_RANKS, 0, d->heads_q, 1, p->number);
     const stw_cp_tensor *from[] = {&lse, &out}, *to[] = {run->lse.data ? &run->lse : &unwanted, &run->out};
-    const stw_cp_exchange x = {.count = 2, .from = from, .to = to};
+    const stw_cp_exchange x = {.groups = 1, .count = 2, .from = from, .to = to};
     if (p->split > 1 && !status) return stw_cp_exchange_all(run, &x);
     for (int i = 0; i < 2 && !status; ++i) status = stw_cp_copy(run, to[i], from[i], 0);
     return status;

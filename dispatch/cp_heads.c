@@ -9,14 +9,17 @@ enum { GROUPS_MAX = 8 };
 
 /* ---- the plan ---- */
 
-int32_t stw_cp_groups_of(const stw_cp_plan *p) {
-    int64_t rows = 0;
+int32_t stw_cp_groups_of(const stw_cp_plan *p, int64_t heads_kv, int64_t call_rows) {
     int32_t groups = 1;
     if (p->desc.head_groups) return p->desc.head_groups;
-    for (int64_t s = 0; s < p->seq_count; ++s) rows += p->seqs[s].batch * p->seqs[s].rows[1];
-    for (int32_t n = 2; n <= GROUPS_MAX && n <= p->heads_kv; ++n)
-        if (p->heads_kv % n == 0 && rows * (p->heads_kv / n) >= STW_CP_GROUP_ROWS) groups = n;
+    for (int32_t n = 2; n <= GROUPS_MAX && n <= heads_kv; ++n)
+        if (heads_kv % n == 0 && call_rows * (heads_kv / n) >= STW_CP_GROUP_ROWS) groups = n;
     return groups;
+}
+
+/* Nothing is computed for dSink alone, which delta's call makes. */
+static int has_gradients(const stw_cp_plan *p) {
+    return (p->attn.outputs & (STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV)) != 0;
 }
 
 /* Of a call; it writes all of its rows of dQ, dK and dV. */
@@ -35,7 +38,7 @@ static stw_attn_desc group_desc(const stw_cp_plan *p, const stw_cp_seq *seq, stw
 
 stw_status stw_cp_heads_make(stw_cp_plan *p) {
     stw_status status = STW_OK;
-    for (int32_t group = 0; group < p->groups; ++group) {
+    for (int32_t group = 0; group < p->groups && has_gradients(p); ++group) {
         const stw_cp_tick tick = {.part = p->part_count};
         for (int64_t s = 0; s < p->seq_count && !status; ++s) {
             const stw_cp_seq *seq = &p->seqs[s];
@@ -59,7 +62,7 @@ stw_status stw_cp_heads_make(stw_cp_plan *p) {
     p->steps_run = p->part_count > 0;
     p->steps_skipped = 1 - p->steps_run;
     p->sent_bytes += stw_cp_other_bytes(p);
-    return STW_OK;
+    return status;
 }
 
 /* ---- a call ---- */
@@ -100,7 +103,7 @@ static stw_cp_tensor row_tensor(const stw_cp_run *run, size_t place) {
 static void rows_of(const stw_cp_run *run, group_exchange *e) {
     const stw_cp_plan *p = run->plan;
     e->x = (stw_cp_exchange){
-        .in = 1, .from = e->from, .to = e->to, .sent = p->at.sent_rows, .received = p->at.received_rows};
+        .in = 1, .groups = 1, .from = e->from, .to = e->to, .sent = p->at.sent_rows, .received = p->at.received_rows};
     add_tensor(e, &run->lse, row_tensor(run, p->at.lse), 0);
     add_tensor(e, &run->delta, row_tensor(run, p->at.shard_delta), 0);
 }
@@ -185,7 +188,8 @@ static stw_status run_group(stw_cp_run *run, int32_t group, const group_exchange
     return status;
 }
 
-/* Group g computes, g + 1 comes, g - 1 leaves: in the tick before the first one comes alone, in the last one leaves. */
+/* Group g computes while g + 1 comes and g - 1 leaves. Tick -1 has group 0 come, and LSE and delta of all; the tick
+ * behind the last group has that one leave. */
 static stw_status run_tick(stw_cp_run *run, int32_t g) {
     const int32_t groups = run->plan->groups;
     const int comes = g + 1 < groups, leaves = g > 0, computes = g >= 0 && g < groups;
@@ -227,6 +231,6 @@ static stw_status run_tick(stw_cp_run *run, int32_t g) {
 
 stw_status stw_cp_heads_run(stw_cp_run *run) {
     stw_status status = STW_OK;
-    for (int32_t g = -1; g <= run->plan->groups && !status; ++g) status = run_tick(run, g);
+    for (int32_t g = -1; g <= run->plan->groups && has_gradients(run->plan) && !status; ++g) status = run_tick(run, g);
     return status;
 }

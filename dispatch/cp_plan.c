@@ -194,9 +194,21 @@ static int64_t length_of(const stw_cp_plan *p, int64_t b, int kv) {
     return cu ? cu[b + 1] - cu[b] : kv ? p->desc.seq_kv : p->desc.seq_q;
 }
 
+/* Sequences of equal lengths are one call, others have a call each. */
+static int are_together(const stw_attn_desc *d) {
+    return !stw_attn_is_packed(d, 0) && !stw_attn_is_packed(d, 1) && !(d->flags & STW_ATTN_HAS_USED_LENGTHS);
+}
+
+/* Keys of a call over whole sequences, of unequal ones the mean. */
+static int64_t rows_of_a_call(const stw_cp_plan *p) {
+    int64_t rows = 0;
+    for (int64_t b = 0; b < p->attn.batch; ++b) rows += length_of(p, b, 1);
+    return are_together(&p->attn) || !p->attn.batch ? rows : rows / p->attn.batch;
+}
+
 static stw_status make_seqs(stw_cp_plan *p) {
     const stw_attn_desc *d = &p->attn;
-    int together = !stw_attn_is_packed(d, 0) && !stw_attn_is_packed(d, 1) && !(d->flags & STW_ATTN_HAS_USED_LENGTHS);
+    const int together = are_together(d);
     int64_t count = together ? d->batch > 0 : d->batch;
     p->seqs = calloc((size_t)count + 1, sizeof *p->seqs);
     if (!p->seqs) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);
@@ -293,17 +305,16 @@ static stw_status choose(stw_cp_plan *p) {
     int32_t size = p->cp->size, per_node = p->desc.ranks_per_node;
     int32_t nodes = per_node > 0 ? (size + per_node - 1) / per_node : 1;
     const int has_window = (p->attn.flags & (STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT)) != 0;
-    int64_t longest = 0, rows = 0;
+    int64_t longest = 0;
     p->schedule = p->desc.schedule;
-    for (int64_t b = 0; b < p->attn.batch; ++b) {
+    for (int64_t b = 0; b < p->attn.batch; ++b)
         if (length_of(p, b, 1) > longest) longest = length_of(p, b, 1);
-        rows += length_of(p, b, 1);
-    }
     for (size_t i = 0; p->schedule == STW_CP_AUTO; ++i) { /* the last row fits */
         if (size < rules[i].size_low || size > rules[i].size_high || nodes < rules[i].nodes_low) continue;
         if ((longest + size - 1) / size > rules[i].rows_high || schedule_refusal(p, rules[i].schedule)) continue;
         if (rules[i].groups_low &&
-            (has_window || rows * (p->attn.heads_kv / size) < rules[i].groups_low * STW_CP_GROUP_ROWS))
+            (p->kind != STW_PLAN_ATTN_BWD || has_window || nodes > 1 ||
+             stw_cp_groups_of(p, p->attn.heads_kv / size, rows_of_a_call(p)) < rules[i].groups_low))
             continue;
         p->schedule = rules[i].schedule;
         p->rule = rules[i].words;
@@ -327,7 +338,7 @@ static stw_status choose(stw_cp_plan *p) {
 static stw_status choose_groups(stw_cp_plan *p) {
     p->equal_messages = p->shards == 1 && p->split > 1 && has_equal_ranks(p);
     if (p->schedule != STW_CP_ULYSSES || p->kind != STW_PLAN_ATTN_BWD) return STW_OK;
-    const int32_t groups = stw_cp_groups_of(p);
+    const int32_t groups = stw_cp_groups_of(p, p->heads_kv, rows_of_a_call(p));
     if (p->heads_kv % groups)
         return stw_fail(STW_E_INVALID, "%s: head_groups %d does not divide the %lld heads of keys that a rank computes",
                         p->call, groups, (long long)p->heads_kv);
@@ -693,8 +704,9 @@ static void text_of(const stw_cp_plan *p, stw_text *text) {
     stw_text_add(text, "schedule: %s\n", schedule_names[p->schedule]);
     stw_text_add(text, "why: %s\n", p->rule ? p->rule : "asked for by name");
     if (p->split > 1)
-        stw_text_add(text, "heads: %lld of q, %lld of k on this rank, by an all-to-all of %d ranks, in %d groups\n",
-                     (long long)p->heads_q, (long long)p->heads_kv, p->split, p->groups);
+        stw_text_add(text, "heads: %lld of q, %lld of k on this rank, by an all-to-all of %d ranks\n",
+                     (long long)p->heads_q, (long long)p->heads_kv, p->split);
+    if (p->groups > 1) stw_text_add(text, "groups: %d of heads, one after the other\n", p->groups);
     stw_text_add(text, "steps: %lld run, %lld see nothing and are neither run nor sent\n", (long long)p->steps_run,
                  (long long)p->steps_skipped);
     stw_text_add(text, "calls: %lld of attention by %lld plans\n", (long long)(p->part_count + p->row_count),

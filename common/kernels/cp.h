@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The kernels of attention over ranks beside attention itself, the same for both vendors. The including file defines
- * CP_KERNEL(name, threads, parameter, call). All of them are bound by memory: a thread moves STW_CP_VECTOR elements
- * where their rows allow it, else one. */
+ * CP_KERNEL(name, threads, parameter, call). All of them are bound by memory: a thread moves STW_CP_VECTOR elements at
+ * a time where their rows allow it, else one, and of plain copies STW_CP_AHEAD such vectors. */
 #ifndef STW_COMMON_KERNELS_CP_H
 #define STW_COMMON_KERNELS_CP_H
 

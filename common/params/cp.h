@@ -8,7 +8,7 @@
 
 #include "attn_bwd.h"
 
-/* A thread of a GPU moves so many elements, where rows allow it, and so many of these vectors. */
+/* A thread of a GPU moves so many elements at a time where rows allow it, and copies so many of these vectors. */
 enum { STW_CP_THREADS = 256, STW_CP_VECTOR = 4, STW_CP_AHEAD = 4 };
 
 /* Beside the values of stw_dtype: in what the forward of f64 problems sums, which the CPU alone has. */

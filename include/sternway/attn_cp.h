@@ -17,10 +17,10 @@
  * stw_cp_plan_describe() names it and its rule.
  *
  * RESULTS. With D_i of the whole row (attn_bwd.h) each pair of chunks gives its exact part of dQ, dK and dV, and the
- * parts are summed in f32 in an order that depends on the schedule, rank and size alone: the same bits run after run on
- * the CPU backend, and on GPUs where those of stw_attn_bwd() are. Masks, ALiBi and dropout go by positions of the
- * whole problem, so they do not depend on the number of ranks. The forward computes parts in f32 (of f32 problems in
- * f64 on the CPU) and merges them in f64:
+ * parts are summed in f32 in an order that depends on schedule, head_groups, rank and size alone: the same bits run
+ * after run on the CPU backend, and on GPUs where those of stw_attn_bwd() are. Masks, ALiBi and dropout go by positions
+ * of the whole problem, so they do not depend on the number of ranks. The forward computes parts in f32 (of f32
+ * problems in f64 on the CPU) and merges them in f64:
  *
  *     LSE = log(exp(LSE_a) + exp(LSE_b)),  O = exp(LSE_a - LSE) * O_a + exp(LSE_b - LSE) * O_b
  *
@@ -68,9 +68,10 @@ typedef struct stw_cp_transport {
     int (*recv)(void *user, void *to, size_t bytes, int32_t peer, stw_stream stream);
     /** Starts the group in `stream`; may return before anything has moved. Required. */
     int (*group_end)(void *user, stw_stream stream);
-    /** Returns when all that was started is complete: groups, all_gather, reduce_scatter, all_to_all. Null: it is when
-     * its function returns. It is also called behind a failure of another function. Where it fails, messages that
-     * could not be taken back may still use the call's memory: that lives on until the communicator is gone. */
+    /** Returns when all that was started is complete: groups, all_gather, reduce_scatter, all_to_all, of which several
+     * may be under way. Null: it is when its function returns. It is also called behind a failure of another function.
+     * Where it fails, messages that could not be taken back may still use the call's memory: that lives on until the
+     * communicator is gone. */
     int (*wait)(void *user, stw_stream stream);
     /** `bytes` > 0 bytes of each rank to all: `to` is [size][bytes]. Null: done by groups of sends. */
     int (*all_gather)(void *user, const void *from, void *to, size_t bytes, stw_stream stream);
@@ -151,7 +152,9 @@ typedef struct stw_cp_desc {
     stw_cp_order order;       /**< required                                                                  */
     stw_cp_schedule schedule; /**< one that is named is never replaced                                       */
     int32_t ranks_per_node;   /**< ranks [n*ranks_per_node, (n+1)*ranks_per_node) share node n; 0 = not known */
-    int32_t head_groups; /**< Ulysses' backward: groups of a rank's heads, a divisor of heads_kv/size; 0: by rule */
+    /** Ulysses' backward: groups in which a rank's heads go, a divisor of heads_kv/size; 0: by rule. With STW_CP_AUTO 2
+     * or more ask for Ulysses where its rule fits. Others do not look at it. */
+    int32_t head_groups;
 } stw_cp_desc;
 
 /** The rows of one sequence that a rank holds, in the order in which it holds them.

@@ -111,7 +111,7 @@ class Rules(unittest.TestCase):
             made = model.SCHEDULES[{"RING": "ring", "2D": "2-D", "ULYSSES": "ulysses", "ALL_GATHER": "all-gather"}[name]]
             if not low <= problem.ranks <= high or nodes < least or problem.rows / problem.ranks > rows:
                 continue
-            if problem.rows * (problem.kv_heads // problem.ranks) < groups * model.GROUP_ROWS or not made(problem, machine):
+            if not made(problem, machine) or groups and (nodes > 1 or model.groups_of(problem) < groups):
                 continue
             return name, made(problem, machine)[0]
         raise AssertionError("no rule")

@@ -556,6 +556,73 @@ static stw_cp_plan *plan_with_masks(stw_context *context, int32_t rank, int32_t 
     return plan;
 }
 
+/* Ulysses by rule: the backward on one node, in two groups of 131072 keys times heads a call at least, no window. */
+static void rules_look_at_groups(void **state) {
+    static const struct {
+        const char *what;
+        int64_t seq, heads, window;
+        int32_t size, per_node, head_groups, packs;
+        stw_plan_kind kind;
+        stw_cp_schedule schedule;
+        int32_t groups;
+    } rows[] = {
+        {"two groups", 65536, 8, 0, 2, 0, 0, 0, STW_PLAN_ATTN_BWD, STW_CP_ULYSSES, 2},
+        {"eight groups at most", 65536, 64, 0, 2, 2, 0, 0, STW_PLAN_ATTN_BWD, STW_CP_ULYSSES, 8},
+        {"one head a rank", 1 << 20, 8, 0, 8, 0, 0, 0, STW_PLAN_ATTN_BWD, STW_CP_RING, 1},
+        {"three heads, which two do not divide", 100000, 6, 0, 2, 0, 0, 0, STW_PLAN_ATTN_BWD, STW_CP_RING, 1},
+        {"few keys", 32768, 8, 0, 2, 0, 0, 0, STW_PLAN_ATTN_BWD, STW_CP_RING, 1},
+        {"few keys, asked for", 32768, 8, 0, 2, 0, 4, 0, STW_PLAN_ATTN_BWD, STW_CP_ULYSSES, 4},
+        {"one group, asked for", 65536, 8, 0, 2, 0, 1, 0, STW_PLAN_ATTN_BWD, STW_CP_RING, 1},
+        {"a window", 65536, 8, 100, 2, 0, 0, 0, STW_PLAN_ATTN_BWD, STW_CP_RING, 1},
+        {"the forward", 65536, 8, 0, 2, 0, 0, 0, STW_PLAN_ATTN_FWD, STW_CP_RING, 1},
+        {"a pack of 64", 65536, 8, 0, 2, 0, 0, 64, STW_PLAN_ATTN_BWD, STW_CP_RING, 1},
+        {"more than a node", 65536, 24, 0, 6, 4, 0, 0, STW_PLAN_ATTN_BWD, STW_CP_RING, 1},
+        {"ten ranks", 1 << 20, 40, 0, 10, 0, 0, 0, STW_PLAN_ATTN_BWD, STW_CP_RING, 1},
+    };
+    stw_context *context = make_context();
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        int32_t size = rows[i].size, starts[65];
+        int64_t first[2], count[2], rows_here = 0;
+        const int64_t sequences = rows[i].packs ? rows[i].packs : 1;
+        stw_attn_desc attn = STW_INIT(stw_attn_desc);
+        stw_cp_desc desc = STW_INIT(stw_cp_desc);
+        stw_cp_plan *plan = NULL;
+        stw_cp *cp = make_cp(0, &size);
+        for (int32_t s = 0; s <= rows[i].packs; ++s) starts[s] = (int32_t)(s * rows[i].seq / sequences);
+        assert_int_equal(stw_cp_shard(STW_CP_ZIGZAG, rows[i].seq / sequences, 0, size, first, count), STW_OK);
+        rows_here = count[0] + count[1];
+        attn.dtype = STW_BF16;
+        attn.batch = sequences;
+        attn.heads_q = attn.heads_kv = rows[i].heads;
+        attn.head_dim_qk = attn.head_dim_v = 16;
+        attn.max_seq_q = attn.max_seq_kv = rows_here;
+        attn.mask = STW_MASK_CAUSAL_TOP_LEFT;
+        if (rows[i].window) attn.flags |= STW_ATTN_HAS_WINDOW_LEFT, attn.window_left = rows[i].window;
+        if (rows[i].packs) {
+            attn.flags |= STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV;
+            attn.total_q = attn.total_kv = sequences * rows_here;
+            assert_int_equal(stw_layout_thd(&attn), STW_OK);
+            desc.cu_seqlens_q = desc.cu_seqlens_kv = starts;
+        } else {
+            assert_int_equal(stw_layout_bshd(&attn), STW_OK);
+            desc.seq_q = desc.seq_kv = rows[i].seq;
+        }
+        desc.attn = &attn;
+        desc.order = STW_CP_ZIGZAG;
+        desc.ranks_per_node = rows[i].per_node;
+        desc.head_groups = rows[i].head_groups;
+        if ((rows[i].kind == STW_PLAN_ATTN_BWD ? stw_cp_attn_bwd_plan : stw_cp_attn_fwd_plan)(cp, context, &desc,
+                                                                                              &plan))
+            fail_msg("%s: %s", rows[i].what, stw_last_error());
+        if (plan->schedule != rows[i].schedule || plan->groups != rows[i].groups)
+            fail_msg("%s: schedule %d in %d groups", rows[i].what, (int)plan->schedule, plan->groups);
+        stw_cp_plan_destroy(plan);
+        stw_cp_destroy(cp);
+    }
+    stw_context_destroy(context);
+}
+
 /* Each part gets the masks of its own rows, keys and heads, and no part has rows or keys of two chunks that do not
  * follow each other: then their bounds would not. */
 static void parts_get_their_masks(void **state) {
@@ -695,6 +762,7 @@ int main(void) {
         cmocka_unit_test(zigzag_is_balanced),
         cmocka_unit_test(host_transports_are_refused_on_gpus),
         cmocka_unit_test(parts_get_their_masks),
+        cmocka_unit_test(rules_look_at_groups),
         cmocka_unit_test(each_allocation_fails),
     };
     return cmocka_run_group_tests_name("cp", tests, NULL, NULL);

@@ -425,7 +425,7 @@ static void ranks_need_an_image_and_a_stream(void **state) {
     assert_int_equal(fake.sides, 0);
 }
 
-/* A thread has four vectors where all rows are whole ones, else four elements, and the grid is bounded; nothing is
+/* A thread copies four vectors where all rows are whole ones, else an element, and the grid is bounded; nothing is
  * launched for nothing. */
 static void elements_of_ranks_are_launched(void **state) {
     (void)state;
@@ -435,12 +435,12 @@ static void elements_of_ranks_are_launched(void **state) {
         uintptr_t offset;
         uint32_t blocks;
     } rows[] = {{"vectors", {1, 1, 128, 64}, {0, 0, 64, 1}, {0, 0, 64, 1}, 0, 2},
-                {"a row of 66", {1, 1, 128, 66}, {0, 0, 66, 1}, {0, 0, 66, 1}, 0, 9},
-                {"strided columns", {1, 1, 128, 64}, {0, 0, 64, 1}, {0, 0, 128, 2}, 0, 8},
-                {"uneven batches", {2, 1, 64, 64}, {4098, 0, 64, 1}, {4096, 0, 64, 1}, 0, 8},
-                {"uneven heads", {1, 2, 64, 64}, {0, 4098, 64, 1}, {0, 4096, 64, 1}, 0, 8},
-                {"uneven rows", {1, 1, 128, 64}, {0, 0, 66, 1}, {0, 0, 64, 1}, 0, 8},
-                {"an uneven start", {1, 1, 128, 64}, {0, 0, 64, 1}, {0, 0, 64, 1}, 4, 8},
+                {"a row of 66", {1, 1, 32, 66}, {0, 0, 66, 1}, {0, 0, 66, 1}, 0, 9},
+                {"strided columns", {1, 1, 32, 64}, {0, 0, 64, 1}, {0, 0, 128, 2}, 0, 8},
+                {"uneven batches", {2, 1, 16, 64}, {1026, 0, 64, 1}, {1024, 0, 64, 1}, 0, 8},
+                {"uneven heads", {1, 2, 16, 64}, {0, 1026, 64, 1}, {0, 1024, 64, 1}, 0, 8},
+                {"uneven rows", {1, 1, 32, 64}, {0, 0, 66, 1}, {0, 0, 64, 1}, 0, 8},
+                {"an uneven start", {1, 1, 32, 64}, {0, 0, 64, 1}, {0, 0, 64, 1}, 4, 8},
                 {"no rows", {1, 1, 0, 64}, {0, 0, 64, 1}, {0, 0, 64, 1}, 0, 0},
                 {"many rows", {1, 1, 1 << 22, 256}, {0, 0, 256, 1}, {0, 0, 256, 1}, 0, 1 << 16}};
     stw_cp_side side;

@@ -79,6 +79,7 @@ const cp_row cp_rows[] = {
     GROUPS("attn_bwd:f32:b1h168k84s61x40d16:dropout0.2:alibi:sink:dlse:grads_qkvs", 2),
     GROUPS("attn_bwd:f32:b5h84s30d8:thd:seqs_zeros:causal_br:dropout0.2", 4),
     GROUPS("attn_bwd:f32:b4h84s40x50d8:used:bhsd:causal_br:delta_in", 7),
+    GROUPS("attn_bwd:bf16:b1h84s90d16:causal_br:sink:grads_s", 2), /* delta's call alone */
     GROUPS("attn_bwd:bf16:b1h84s90d16:dq_f32:dk_f32:dv_f32:acc_qkv:causal_br:wl20", 6),
     GROUPS("attn_bwd:bf16:b1h84s40d16:grads_kv:qoff9:causal_tl", 42),
     GROUPS("attn_bwd:f64:b20h84s9d8:causal_br:softcap5:grads_q", 3), /* messages packed on both sides */
