@@ -108,11 +108,22 @@ static stw_status move_rows(const stw_cp_run *run, const stw_cp_exchange *x, int
     return status;
 }
 
-static stw_status move_all(const stw_cp_run *run, const stw_cp_exchange *x, int32_t lane, char *data, int packs) {
+/* All messages, packed or unpacked; by the transport's own function there is one for the rank itself, too. */
+static stw_status move_all(const stw_cp_run *run, const stw_cp_exchange *x, int packs) {
+    const stw_cp_plan *p = run->plan;
+    size_t places[2] = {0, 0};
     stw_status status = STW_OK;
-    for (int i = 0; i < x->count && !status; ++i) status = move_rows(run, x, i, lane, &data, packs);
+    for (int32_t lane = 0; lane < p->split && !status; ++lane) {
+        const messages m = messages_of(run, x, lane, places);
+        char *data = packs ? m.sent : m.got;
+        if (lane == p->lane && !goes_at_once(p)) continue;
+        for (int i = 0; i < x->count && !status; ++i) status = move_rows(run, x, i, lane, &data, packs);
+    }
     return status;
 }
+
+stw_status stw_cp_exchange_pack(const stw_cp_run *run, const stw_cp_exchange *x) { return move_all(run, x, 1); }
+stw_status stw_cp_exchange_unpack(const stw_cp_run *run, const stw_cp_exchange *x) { return move_all(run, x, 0); }
 
 stw_status stw_cp_exchange_own(const stw_cp_run *run, const stw_cp_exchange *x) {
     const stw_cp_plan *p = run->plan;
@@ -131,28 +142,6 @@ stw_status stw_cp_exchange_own(const stw_cp_run *run, const stw_cp_exchange *x) 
                 before += chunks[at].count;
             }
         }
-    return status;
-}
-
-stw_status stw_cp_exchange_pack(const stw_cp_run *run, const stw_cp_exchange *x) {
-    const stw_cp_plan *p = run->plan;
-    size_t at[2] = {0, 0};
-    stw_status status = STW_OK;
-    for (int32_t lane = 0; lane < p->split && !status; ++lane) {
-        const messages m = messages_of(run, x, lane, at);
-        if (lane != p->lane || goes_at_once(p)) status = move_all(run, x, lane, m.sent, 1);
-    }
-    return status;
-}
-
-stw_status stw_cp_exchange_unpack(const stw_cp_run *run, const stw_cp_exchange *x) {
-    const stw_cp_plan *p = run->plan;
-    size_t at[2] = {0, 0};
-    stw_status status = STW_OK;
-    for (int32_t lane = 0; lane < p->split && !status; ++lane) {
-        const messages m = messages_of(run, x, lane, at);
-        if (lane != p->lane || goes_at_once(p)) status = move_all(run, x, lane, m.got, 0);
-    }
     return status;
 }
 

@@ -76,7 +76,9 @@ static stw_cp_tensor group_tensor(const stw_cp_run *run, size_t place, int32_t g
     return stw_cp_ours(run->workspace + place + (group & 1) * set, STW_CP_SHARDS, kv, heads, width, dtype);
 }
 
-enum { INPUTS = 4, RESULTS = 3 };
+/* A group's tensors in the order of inputs_of and results_of. */
+enum { INPUT_Q, INPUT_DOUT, INPUT_K, INPUT_V, INPUTS };
+enum { RESULTS = 3 };
 
 /* Rows on their way in, or gradients on theirs back. */
 typedef struct group_exchange {
@@ -174,10 +176,10 @@ static stw_status run_group(stw_cp_run *run, int32_t group, const group_exchange
         const uint32_t bits[RESULTS] = {STW_OUT_DQ, STW_OUT_DK, STW_OUT_DV};
         a.lse = (float *)(void *)(stw_cp_at(&lse, seq, 0, 0) + first);
         a.delta = (float *)(void *)(stw_cp_at(&delta, seq, 0, 0) + first);
-        a.q = stw_cp_at(&inputs->tensors[0], seq, 0, 0);
-        a.dout = stw_cp_at(&inputs->tensors[1], seq, 0, 0);
-        a.k = stw_cp_at(&inputs->tensors[2], seq, 0, 0);
-        a.v = stw_cp_at(&inputs->tensors[3], seq, 0, 0);
+        a.q = stw_cp_at(&inputs->tensors[INPUT_Q], seq, 0, 0);
+        a.dout = stw_cp_at(&inputs->tensors[INPUT_DOUT], seq, 0, 0);
+        a.k = stw_cp_at(&inputs->tensors[INPUT_K], seq, 0, 0);
+        a.v = stw_cp_at(&inputs->tensors[INPUT_V], seq, 0, 0);
         for (int n = 0, at = 0; n < RESULTS; ++n)
             if (d->outputs & bits[n]) *outputs[n] = stw_cp_at(&results->tensors[at++], seq, 0, 0);
         a.alibi_slopes = stw_cp_slopes(run, seq);

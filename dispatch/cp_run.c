@@ -88,7 +88,7 @@ static void find_tensors(stw_cp_run *run) {
     run->shard_lse = run->lse;
     run->shard_delta = run->delta;
     run->group = 0;
-    if (p->split == 1) return;
+    if (p->split == 1 || stw_cp_goes_by_heads(p)) return; /* by heads each group has its own */
     char *ws = run->workspace;
     run->shard_q = stw_cp_ours(ws + p->at.q, STW_CP_SHARDS, 0, p->heads_q, d->head_dim_qk, d->dtype);
     run->shard_k = stw_cp_ours(ws + p->at.k, STW_CP_SHARDS, 1, p->heads_kv, d->head_dim_qk, d->dtype);
