@@ -52,9 +52,9 @@ typedef struct stw_device {
     void *state;
 } stw_device;
 
-/* A bit of params.features that no kernel sees: a part of a problem over ranks on the CPU. Its intervals have been
- * checked (cp_intervals), and their bounds may lie behind the part's own rows. */
-#define STW_FEAT_CHECKED_INTERVALS 0x80000000u
+/* A part of a problem over ranks on the CPU: its intervals have been checked (cp_intervals), and their bounds may lie
+ * behind the part's own rows. All bits of params.features are taken: this is one that only parts on GPUs have. */
+#define STW_FEAT_CHECKED_INTERVALS STW_FEAT_KEPT_STATS
 
 typedef enum stw_plan_kind { STW_PLAN_ATTN_BWD = 1, STW_PLAN_ATTN_FWD = 2, STW_PLAN_JAGGED_BWD = 3 } stw_plan_kind;
 
@@ -77,6 +77,11 @@ typedef struct stw_attn_work {
     /* Set by attn_prepare, where the backward sums dQ in its workspace, else 0: rows of a block of these sums, columns,
      * and two numbers of their order. Calls for which all four are the same can share sums (STW_FEAT_KEPT_DQ). */
     uint32_t dq_order[4];
+    /* Set with it: numbers of a block of statistics, and their form. Calls that share sums and have the same of these
+     * two can share statistics as well (STW_FEAT_KEPT_STATS). dq_place: where sums lie in the workspace, in bytes;
+     * statistics lie at its start. */
+    uint32_t stats_order[2];
+    size_t dq_place;
     void *own; /* set by attn_prepare: the backend's, NULL or one block of malloc that the plan frees */
     /* Where `variant` takes only tensors that start at multiples of 16 bytes, which a plan cannot know: what
      * a call with others runs; else NULL. `unaligned` is 1 while that one is looked for. */

@@ -49,6 +49,9 @@ static inline int stw_cp_is_apart(const stw_cp_calling *c) { return c->side && c
 stw_status stw_cp_call_ended(const stw_cp_calling *calling, stw_status status);
 stw_status stw_cp_usable(const stw_cp_calling *c);
 stw_status stw_cp_begin(const stw_cp_calling *c);
+/* Between begin and end, on a GPU: kernels of the caller's stream come behind the point where what is sent may start.
+ * A main loop's CTAs stay until no work tile is left, and a message whose kernel comes later waits for all of them. */
+stw_status stw_cp_let_pass(const stw_cp_calling *c);
 stw_status stw_cp_send(const stw_cp_calling *c, const void *from, size_t bytes, int32_t peer);
 stw_status stw_cp_recv(const stw_cp_calling *c, void *to, size_t bytes, int32_t peer);
 stw_status stw_cp_end(const stw_cp_calling *c);
@@ -144,11 +147,14 @@ typedef struct stw_cp_rows {
     int64_t row;
 } stw_cp_rows;
 
-/* Sums of dQ of a sequence's rows of this shard (cp_dq.c). */
+/* Sums of dQ of a sequence's rows of this shard, and their statistics (cp_dq.c). Places count numbers from
+ * at.dq_sums. */
 typedef struct stw_cp_dq_sums {
-    int32_t engine; /* whose last kernel makes dQ of them            */
-    int64_t place;  /* of the first one, in numbers from at.dq_sums  */
-    int64_t head;   /* numbers of a head                             */
+    int32_t engine; /* whose last kernel makes dQ of them                  */
+    int32_t starts; /* keeps_stats: whose first kernel makes both          */
+    int64_t place;  /* of the first sum                                    */
+    int64_t stats;  /* keeps_stats: of the first statistics                */
+    int64_t head;   /* sums of a head                                      */
 } stw_cp_dq_sums;
 
 /* Places in the workspace. */
@@ -197,6 +203,7 @@ struct stw_cp_plan {
     stw_cp_dq_sums *dq_sums; /* of each sequence; null: each part makes its own and adds f32 dQ */
     int64_t dq_numbers;      /* of all                                                          */
     uint32_t dq_order[4];    /* stw_attn_work.dq_order of all parts                             */
+    int keeps_stats;         /* with dq_sums: parts read statistics of rows that are made once  */
     int has_alone;           /* calls of tensors off 16 bytes do without sums                   */
     int64_t engine_count, part_count, move_count, tick_count, row_count;
     int32_t slot_count, sum_count;
@@ -220,6 +227,8 @@ stw_status stw_cp_agree(const stw_cp_calling *calling, stw_plan_kind kind, const
 stw_status stw_cp_schedule_make(stw_cp_plan *plan);
 /* A plan for this descriptor and these STW_FEAT_*, an old one where there is. (cp_plan.c) */
 stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, uint32_t features, int32_t *engine_out);
+/* Those of rows of a sequence that see a key. (cp_plan.c) */
+stw_cp_chunk stw_cp_seeing_rows(const stw_cp_seq *seq, stw_cp_chunk rows);
 /* Rows of a tensor of our own, [rows][heads][dim]. */
 stw_attn_strides stw_cp_own_rows(int64_t batch_rows, int64_t heads, int64_t dim);
 /* Of a part. `block`: rows between two batches in the block and in its sums. */
@@ -261,7 +270,8 @@ stw_status stw_cp_masks_check(const stw_cp_plan *plan);
 
 /* Before the schedule: fills dq_sums where the problem allows it. */
 stw_status stw_cp_dq_plan(stw_cp_plan *plan);
-/* Behind it: dq_sums is null again where a part does not fit, and then the schedule has to be made anew. */
+/* Behind it: keeps_stats is 0 or dq_sums null again where a part does not fit, and then the schedule has to be made
+ * anew. */
 stw_status stw_cp_dq_judge(stw_cp_plan *plan);
 /* Bytes that this rank sends beside the moves: heads (stages 2 and 4), all-gather's blocks, sums over all ranks. */
 uint64_t stw_cp_other_bytes(const stw_cp_plan *plan);
@@ -320,16 +330,19 @@ typedef struct stw_cp_run {
     const stw_cp_plan *plan;
     stw_attn_args args;
     char *workspace, *engine_workspace;
-    int shares_dq; /* parts add to the plan's sums of dQ (cp_dq.c) */
+    int shares_dq; /* parts add to the plan's sums of dQ (cp_dq.c), and read its statistics where it keeps_stats */
     int32_t group; /* of heads, by heads: that which is computed   */
     stw_cp_calling wire;
     stw_cp_tensor q, k, v, out, dout, lse, dlse, delta, dq, dk, dv;              /* of this rank */
     stw_cp_tensor shard_q, shard_k, shard_v, shard_dout, shard_lse, shard_delta; /* what stage 3 reads */
 } stw_cp_run;
 
-/* Whether this call's parts share sums; where a part's first row lies; dQ of the shard's rows from them. */
+/* Whether this call's parts share sums; where those of a part's first row lie, and its statistics; all of both before
+ * the parts (keeps_stats); dQ of the shard's rows from the sums. */
 int stw_cp_dq_is_shared(const stw_cp_run *run);
 float *stw_cp_dq_at(const stw_cp_run *run, const stw_cp_part *part);
+float *stw_cp_stats_at(const stw_cp_run *run, const stw_cp_part *part);
+stw_status stw_cp_dq_start(const stw_cp_run *run);
 stw_status stw_cp_dq_finish(const stw_cp_run *run, const stw_cp_tensor *dq);
 
 /* Checks the call and finds its tensors. */

@@ -70,7 +70,8 @@ static stw_status run_part(stw_cp_run *run, const stw_cp_tick *tick, const stw_c
     a.q = stw_cp_at(&run->shard_q, seq, 0, part->q_row);
     a.dout = stw_cp_at(&run->shard_dout, seq, 0, part->q_row);
     a.lse = (float *)(void *)stw_cp_at(&run->shard_lse, seq, 0, part->q_row);
-    a.delta = (float *)(void *)stw_cp_at(&run->shard_delta, seq, 0, part->q_row);
+    a.delta = run->shares_dq && p->keeps_stats ? stw_cp_stats_at(run, part)
+                                               : (float *)(void *)stw_cp_at(&run->shard_delta, seq, 0, part->q_row);
     a.k = block + part->k_row * wide_k * element;
     a.v = block + (tick->block_rows * wide_k + part->k_row * wide_v) * element;
     a.dq = run->shares_dq ? (void *)stw_cp_dq_at(run, part) : stw_cp_at(&dq, seq, 0, part->q_row);
@@ -197,13 +198,15 @@ static stw_status start(stw_cp_run *run) {
     const uint32_t number = (uint32_t)p->number;
     stw_status status;
     run->shares_dq = stw_cp_dq_is_shared(run);
-    if (run->shares_dq) status = stw_cp_set(run, bytes_at(run, p->at.dq_sums), p->dq_numbers, number, 0);
+    const int starts = run->shares_dq && p->keeps_stats;
+    if (starts) status = stw_cp_dq_start(run);
+    else if (run->shares_dq) status = stw_cp_set(run, bytes_at(run, p->at.dq_sums), p->dq_numbers, number, 0);
     else status = stw_cp_set(run, bytes_at(run, p->at.dq), p->shard_rows[0] * p->heads_q * d->head_dim_qk, number, 0);
     if (d->outputs & STW_OUT_DBIAS && !status)
         status = stw_cp_set(run, bytes_at(run, p->at.dbias), p->dbias_count, number, 0);
     if (!status && p->starts_own)
         status = stw_cp_zero_sums(run, STW_CP_OWN, p->shard_rows[1], (stw_cp_chunk){0, p->shard_rows[1]});
-    return status || p->split > 1 ? status : run_rows(run);
+    return status || p->split > 1 || starts ? status : run_rows(run);
 }
 
 /* Stages 1 to 4 over shards. */

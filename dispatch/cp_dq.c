@@ -2,7 +2,10 @@
  *
  * Sums of dQ that all parts of a sequence's rows add to, on GPUs: in the order of the main loop's registers, set to
  * zero once before the parts and made dQ by one kernel behind them. A part that zeroed and converted sums of its own
- * would read and write 20 bytes an element of dQ for that, 0.18 ms for 8192 rows of 32 heads of 128 at 3 TB/s. */
+ * would read and write 20 bytes an element of dQ for that, 0.18 ms for 8192 rows of 32 heads of 128 at 3 TB/s.
+ *
+ * Where nothing but dQ, dK and dV is asked for, the kernel that sets the sums to zero makes the rows' statistics (LSE,
+ * delta and marks, as main loops read them), too, and no part makes its own: each would read Q and dO for the marks. */
 #include "cp.h"
 
 #include <stdlib.h>
@@ -31,6 +34,32 @@ static stw_attn_desc finish_desc(const stw_cp_plan *p, const stw_cp_seq *seq) {
     return d;
 }
 
+/* What makes statistics and zeroes sums: a call of the same rows without a mask. That every row sees a key of the
+ * whole problem is known; those of a part that it does not see are hidden by the part's main loop. */
+static stw_attn_desc start_desc(const stw_cp_plan *p, const stw_cp_seq *seq) {
+    stw_attn_desc d = finish_desc(p, seq);
+    d.flags &= ~(STW_ATTN_GIVEN_DELTA | STW_ATTN_HAS_SHIFT);
+    d.flags |= p->attn.flags & STW_ATTN_DLSE;
+    d.mask = STW_MASK_NONE;
+    d.window_left = d.window_right = d.diagonal_shift = 0;
+    d.delta = (stw_attn_strides){0};
+    return d;
+}
+
+/* Whether one kernel can make the statistics of all rows. What a caller asks for beside gradients is made a row call
+ * (cp_bwd.c), a semaphore's start follows from a part's keys, and rows that see nothing have an LSE that is not read. */
+static int has_plain_stats(const stw_cp_plan *p) {
+    const uint32_t flags = STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA;
+    if (p->split > 1 || p->attn.flags & flags || p->attn.outputs & (STW_OUT_DSINK | STW_OUT_DBIAS)) return 0;
+    for (int64_t s = 0; s < p->seq_count; ++s)
+        for (int at = 0; at < 2; ++at) {
+            const stw_cp_seq *seq = &p->seqs[s];
+            const stw_cp_chunk rows = stw_cp_chunk_of(p->desc.order, seq->rows[0], p->shard, p->shards, at);
+            if (stw_cp_seeing_rows(seq, rows).count != rows.count) return 0;
+        }
+    return 1;
+}
+
 /* Whether the parts' rows can be blocks of sums, whatever the main loop: one sequence a call, all rows used. */
 static int has_plain_rows(const stw_cp_plan *p) {
     if (p->kind != STW_PLAN_ATTN_BWD || p->context->ops->backend == STW_BACKEND_CPU) return 0;
@@ -50,6 +79,7 @@ static int is_alike(const stw_attn_work *a, const stw_attn_work *b) {
 static void give_up(stw_cp_plan *p) {
     free(p->dq_sums);
     p->dq_sums = NULL;
+    p->keeps_stats = 0;
 }
 
 stw_status stw_cp_dq_plan(stw_cp_plan *p) {
@@ -59,18 +89,33 @@ stw_status stw_cp_dq_plan(stw_cp_plan *p) {
     const stw_attn_work *first = NULL;
     stw_status status = STW_OK;
     int fits = 1;
+    p->keeps_stats = has_plain_stats(p);
     for (int64_t s = 0; s < p->seq_count && fits && !status; ++s) {
         if (!p->seqs[s].own[0]) continue;
         const stw_attn_desc desc = finish_desc(p, &p->seqs[s]);
         status = stw_cp_engine_get(p, &desc, STW_FEAT_FINISHED_DQ, &all[s].engine);
         if (status) break;
+        if (p->keeps_stats) {
+            const stw_attn_desc ahead = start_desc(p, &p->seqs[s]);
+            status = stw_cp_engine_get(p, &ahead, STW_FEAT_STARTED_DQ, &all[s].starts);
+            if (status) break;
+        }
         const stw_attn_work *work = work_of(p, all[s].engine);
         if (!first) first = work;
         fits = is_alike(first, work) && !work->stage_count;
         if (!fits) break;
-        all[s].head = (int64_t)(work->workspace_size / sizeof(float)) / p->heads_q;
-        all[s].place = p->dq_numbers;
-        p->dq_numbers += (int64_t)((work->workspace_size + 255) / 256 * 256 / sizeof(float));
+        size_t bytes = work->workspace_size, place = 0;
+        all[s].head = (int64_t)(bytes / sizeof(float)) / p->heads_q;
+        if (p->keeps_stats) {
+            const stw_attn_work *starts = work_of(p, all[s].starts);
+            p->keeps_stats =
+                is_alike(first, starts) && !starts->stage_count && !(starts->params.features & STW_FEAT_DETERMINISTIC);
+            place = starts->dq_place;
+            if (starts->workspace_size > place + bytes) bytes = starts->workspace_size - place;
+        }
+        all[s].stats = p->dq_numbers;
+        all[s].place = p->dq_numbers + (int64_t)(place / sizeof(float));
+        p->dq_numbers += (int64_t)((place + bytes + 255) / 256 * 256 / sizeof(float));
     }
     p->dq_sums = all;
     if (status || !fits || !first) give_up(p);
@@ -92,6 +137,16 @@ static int parts_fit(const stw_cp_plan *p) {
     return 1;
 }
 
+/* All main loops read statistics in the form in which they are made. */
+static int stats_fit(const stw_cp_plan *p) {
+    for (int64_t i = 0; i < p->part_count; ++i) {
+        const stw_cp_part *part = &p->parts[i];
+        const stw_attn_work *work = work_of(p, part->engine), *starts = work_of(p, p->dq_sums[part->seq].starts);
+        if (memcmp(work->stats_order, starts->stats_order, sizeof work->stats_order)) return 0;
+    }
+    return 1;
+}
+
 stw_status stw_cp_dq_judge(stw_cp_plan *p) {
     stw_status status = STW_OK;
     if (!p->dq_sums) return STW_OK;
@@ -99,8 +154,15 @@ stw_status stw_cp_dq_judge(stw_cp_plan *p) {
         give_up(p);
         return STW_OK;
     }
-    for (int64_t s = 0; s < p->seq_count; ++s)
-        p->has_alone |= p->seqs[s].own[0] && work_of(p, p->dq_sums[s].engine)->unaligned_variant;
+    if (p->keeps_stats && !stats_fit(p)) {
+        p->keeps_stats = 0;
+        return STW_OK;
+    }
+    for (int64_t s = 0; s < p->seq_count; ++s) {
+        if (!p->seqs[s].own[0]) continue;
+        p->has_alone |= work_of(p, p->dq_sums[s].engine)->unaligned_variant != NULL;
+        p->has_alone |= p->keeps_stats && work_of(p, p->dq_sums[s].starts)->unaligned_variant;
+    }
     for (int64_t i = 0; i < p->part_count; ++i) p->has_alone |= work_of(p, p->parts[i].engine)->unaligned_variant != 0;
     /* what a call runs whose q or dO starts off 16 bytes: other kernels, whose sums lie in another order */
     for (int64_t i = 0; i < p->part_count && p->has_alone && !status; ++i) {
@@ -128,6 +190,45 @@ float *stw_cp_dq_at(const stw_cp_run *run, const stw_cp_part *part) {
     return sums_of(run, part->seq) + part->q_row * run->plan->dq_order[1];
 }
 
+static float *stats_of(const stw_cp_run *run, int64_t s) {
+    return (float *)(void *)(run->workspace + run->plan->at.dq_sums) + run->plan->dq_sums[s].stats;
+}
+
+float *stw_cp_stats_at(const stw_cp_run *run, const stw_cp_part *part) {
+    const stw_cp_plan *p = run->plan;
+    const int64_t block = part->q_row / p->dq_order[0];
+    return stats_of(run, part->seq) + block * work_of(p, p->dq_sums[part->seq].starts)->stats_order[0];
+}
+
+/* All rows of a sequence in this shard. Keys and their gradients are there for the check of pointers alone. */
+static stw_attn_args args_of(const stw_cp_run *run, const stw_cp_seq *seq, const stw_cp_tensor *dq) {
+    const stw_cp_plan *p = run->plan;
+    stw_attn_args a = STW_INIT(stw_attn_args);
+    a.q = stw_cp_at(&run->shard_q, seq, 0, 0);
+    a.dout = stw_cp_at(&run->shard_dout, seq, 0, 0);
+    a.lse = (float *)(void *)stw_cp_at(&run->shard_lse, seq, 0, 0);
+    a.k = a.v = stw_cp_slot(run, STW_CP_OWN);
+    a.dk = stw_cp_sum_slot(run, STW_CP_OWN);
+    a.dv = (float *)a.dk + seq->own[1] * p->heads_kv * p->attn.head_dim_qk;
+    a.dq = stw_cp_at(dq, seq, 0, 0);
+    return a;
+}
+
+stw_status stw_cp_dq_start(const stw_cp_run *run) {
+    const stw_cp_plan *p = run->plan;
+    stw_status status = STW_OK;
+    for (int64_t s = 0; s < p->seq_count && !status; ++s) {
+        const stw_cp_seq *seq = &p->seqs[s];
+        if (!seq->own[0]) continue;
+        const stw_plan *plan = p->engines[p->dq_sums[s].starts].plan;
+        stw_attn_args a = args_of(run, seq, &run->dq);
+        a.out = stw_cp_at(&run->out, seq, 0, 0);
+        if (run->dlse.data) a.dlse = (const float *)(void *)stw_cp_at(&run->dlse, seq, 0, 0);
+        status = stw_attn_bwd(plan, &a, stats_of(run, s), stw_plan_bytes(plan), run->wire.stream);
+    }
+    return status;
+}
+
 stw_status stw_cp_dq_finish(const stw_cp_run *run, const stw_cp_tensor *dq) {
     const stw_cp_plan *p = run->plan;
     stw_status status = STW_OK;
@@ -135,15 +236,8 @@ stw_status stw_cp_dq_finish(const stw_cp_run *run, const stw_cp_tensor *dq) {
         const stw_cp_seq *seq = &p->seqs[s];
         if (!seq->own[0]) continue;
         const stw_plan *plan = p->engines[p->dq_sums[s].engine].plan;
-        stw_attn_args a = STW_INIT(stw_attn_args); /* but for dQ they are there for the check of pointers alone */
-        a.q = stw_cp_at(&run->shard_q, seq, 0, 0);
-        a.dout = stw_cp_at(&run->shard_dout, seq, 0, 0);
-        a.lse = (float *)(void *)stw_cp_at(&run->shard_lse, seq, 0, 0);
-        a.delta = (float *)(void *)stw_cp_at(&run->shard_delta, seq, 0, 0);
-        a.k = a.v = stw_cp_slot(run, STW_CP_OWN);
-        a.dk = stw_cp_sum_slot(run, STW_CP_OWN);
-        a.dv = (float *)a.dk + seq->own[1] * p->heads_kv * p->attn.head_dim_qk;
-        a.dq = stw_cp_at(dq, seq, 0, 0);
+        stw_attn_args a = args_of(run, seq, dq);
+        a.delta = (float *)(void *)stw_cp_at(&run->shard_delta, seq, 0, 0); /* not read */
         status = stw_attn_bwd(plan, &a, sums_of(run, s), stw_plan_bytes(plan), run->wire.stream);
     }
     return status;

@@ -98,7 +98,9 @@ stw_status stw_cp_engine_get(stw_cp_plan *plan, const stw_attn_desc *desc, uint3
     added->plan = made;
     plan->engine_table[place] = (int32_t)plan->engine_count;
     size_t bytes = stw_plan_workspace_size(made);
-    if (bytes > plan->engine_workspace) plan->engine_workspace = bytes;
+    const int has_own =
+        !(features & (STW_FEAT_STARTED_DQ | STW_FEAT_FINISHED_DQ)); /* the others' are the plan's sums */
+    if (has_own && bytes > plan->engine_workspace) plan->engine_workspace = bytes;
     *engine_out = (int32_t)(plan->engine_count - 1);
     return STW_OK;
 }
@@ -392,6 +394,13 @@ static stw_status add_rows(stw_cp_plan *p, int64_t s, int64_t row, int64_t count
 }
 
 /* Rows i of the whole sequence that see a key: high >= -i, low <= used - 1 - i. */
+stw_cp_chunk stw_cp_seeing_rows(const stw_cp_seq *seq, stw_cp_chunk rows) {
+    const int64_t first = stw_clamp_i64(-seq->high - rows.first, 0, rows.count),
+                  end = stw_clamp_i64(seq->used[1] - seq->low - rows.first, 0, rows.count);
+    if (!seq->used[1] || seq->low > seq->high || end < first) return (stw_cp_chunk){rows.first, 0};
+    return (stw_cp_chunk){rows.first + first, end - first};
+}
+
 static stw_status make_rows(stw_cp_plan *p) {
     if (p->attn.flags & STW_ATTN_GIVEN_DELTA && !(p->attn.outputs & STW_OUT_DSINK)) return STW_OK;
     stw_status status = STW_OK;
@@ -400,9 +409,8 @@ static stw_status make_rows(stw_cp_plan *p) {
             const stw_cp_seq *seq = &p->seqs[s];
             stw_cp_chunk all = stw_cp_chunk_of(p->desc.order, seq->rows[0], p->cp->rank, p->cp->size, at);
             stw_cp_chunk q = stw_cp_used(seq, 0, all);
-            int64_t first = stw_clamp_i64(-seq->high - q.first, 0, q.count);
-            int64_t end = stw_clamp_i64(seq->used[1] - seq->low - q.first, 0, q.count);
-            if (!seq->used[1] || seq->low > seq->high || end < first) first = end = 0;
+            const stw_cp_chunk seeing = stw_cp_seeing_rows(seq, q);
+            const int64_t first = seeing.first - q.first, end = first + seeing.count;
             status = add_rows(p, s, row, first, 0);
             if (!status) status = add_rows(p, s, row + first, end - first, 1);
             if (!status) status = add_rows(p, s, row + end, q.count - end, 0);
@@ -547,17 +555,19 @@ static void fill_bound(stw_cp_plan *p) {
     stw_attn_params_fill(&d, p->kind, 0, &p->bound);
 }
 
-/* Parts that share sums of dQ where they can. */
+/* Parts that share sums of dQ and statistics where they can. */
 static stw_status make_parts(stw_cp_plan *p) {
     if (stw_cp_goes_by_heads(p)) return stw_cp_heads_make(p);
     stw_status status = stw_cp_dq_plan(p);
-    int shares = p->dq_sums != NULL;
-    if (!status) status = stw_cp_schedule_make(p);
-    if (!status) status = stw_cp_dq_judge(p);
-    if (status || !shares || p->dq_sums) return status;
-    p->part_count = p->move_count = p->tick_count = p->steps_run = 0;
-    p->sent_bytes = 0;
-    return stw_cp_schedule_make(p);
+    for (int fits = 0; !fits && !status;) {
+        const int shares = p->dq_sums != NULL, keeps = p->keeps_stats;
+        p->part_count = p->move_count = p->tick_count = p->steps_run = 0;
+        p->sent_bytes = 0;
+        status = stw_cp_schedule_make(p);
+        if (!status) status = stw_cp_dq_judge(p);
+        fits = shares == (p->dq_sums != NULL) && keeps == p->keeps_stats;
+    }
+    return status;
 }
 
 static stw_status make_schedule(stw_cp_plan *p) {
@@ -721,6 +731,7 @@ static void text_of(const stw_cp_plan *p, stw_text *text) {
                  gives_same_bits(p) ? "yes, for this number of ranks" : "not asked for: GPUs add to dQ in any order");
     stw_text_add(text, "workspace: %zu bytes\n", stw_cp_plan_workspace_size(p));
     if (p->dq_sums) stw_text_add(text, "dq: calls add to sums that one kernel makes dQ of\n");
+    if (p->keeps_stats) stw_text_add(text, "statistics: one kernel makes those of all rows and zeroes these sums\n");
     if (p->part_count) {
         stw_text_add(text, "the plan of the last call:\n");
         stw_plan_text(p->engines[p->parts[p->part_count - 1].engine].plan, text);

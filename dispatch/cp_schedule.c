@@ -285,7 +285,8 @@ typedef struct maker {
 static stw_status add_part(maker *m, stw_cp_tick *tick, const stw_cp_part *part, const stw_attn_desc *desc) {
     stw_cp_plan *p = m->p;
     stw_cp_part own = *part;
-    stw_status status = stw_cp_engine_get(p, desc, p->dq_sums ? STW_FEAT_KEPT_DQ : 0, &own.engine);
+    const uint32_t kept = (p->dq_sums ? STW_FEAT_KEPT_DQ : 0) | (p->keeps_stats ? STW_FEAT_KEPT_STATS : 0);
+    stw_status status = stw_cp_engine_get(p, desc, kept, &own.engine);
     if (status) return status;
     stw_cp_part *added = stw_cp_grow(&p->parts, &p->part_count, sizeof *p->parts);
     if (!added) return stw_fail(STW_E_NO_MEMORY, "%s: no memory", p->call);

@@ -106,6 +106,8 @@ stw_status stw_cp_begin(const stw_cp_calling *c) {
     return status;
 }
 
+stw_status stw_cp_let_pass(const stw_cp_calling *c) { return order(c, 1); }
+
 stw_status stw_cp_send(const stw_cp_calling *c, const void *from, size_t bytes, int32_t peer) {
     if (!bytes) return STW_OK;
     return judge_peer(c, c->cp->wire.send(c->cp->wire.user, from, bytes, peer, stream_of(c)), "send to", peer);

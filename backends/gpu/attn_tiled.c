@@ -307,7 +307,8 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
         w.dq = take(&w, dq_sums);
         return w;
     }
-    w.stats = take(&w, blocks * (2 * bm + STW_STATS_PAD) * sizeof(float));
+    const size_t stats = blocks * (2 * bm + STW_STATS_PAD) * sizeof(float);
+    w.stats = take(&w, p->features & STW_FEAT_KEPT_STATS ? 0 : stats);
     w.dq = take(&w, p->features & STW_FEAT_KEPT_DQ ? 0 : dq_sums);
     w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
     w.key_blocks = take(&w, (size_t)key_blocks_of(choice, p) * STW_KEY_BLOCK_BYTES);
@@ -405,7 +406,8 @@ static void add_postprocess(const stw_variant *t, const stw_attn_params *p, cons
 /* The first kernel: lists of key blocks, D and statistics of query rows, zeros. */
 static void add_preprocess(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice, uint32_t wave,
                            const char *type, stw_attn_steps *steps) {
-    const int64_t rows = p->heads_q * stw_tiles_of_head(p, choice->preprocess ? choice->small_rows : t->bm);
+    const int64_t tiles = p->heads_q * stw_tiles_of_head(p, choice->preprocess ? choice->small_rows : t->bm),
+                  rows = p->features & STW_FEAT_KEPT_STATS ? 0 : tiles;
     stw_attn_step *step = add_step(steps, wave, lists_of(choice, p) + rows + 1, STW_ROW_THREADS, STW_ROW_SMEM);
     step->without_dq = (p->features & STW_FEAT_KEPT_DQ) != 0;
     if (choice->preprocess) {
@@ -452,7 +454,7 @@ static void add_main_loop(const stw_variant *t, const stw_attn_params *p, const 
                                    choice->warps * wave + choice->loaders, choice->smem);
     step->queued = choice->queued;
     step->image = image_of(t);
-    step->early = choice->early;
+    step->early = choice->early && !(p->features & STW_FEAT_KEPT_STATS); /* a message's kernel shall come first */
     name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice->mode);
     if (!choice->exact) return;
     step = add_step(steps, wave, step->work_tiles, step->block, step->smem);
@@ -475,13 +477,14 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
     choose(t, params, wave, &choice, &seen);
     const stw_attn_params *p = &seen;
     steps->split = choice.split;
-    if (t->loop->gpu->whole && !(p->features & STW_FEAT_FINISHED_DQ)) {
+    const uint32_t one_kernel = STW_FEAT_STARTED_DQ | STW_FEAT_FINISHED_DQ;
+    if (t->loop->gpu->whole && !(p->features & one_kernel)) {
         add_whole(t, p, &choice, wave, type, steps);
         return;
     }
-    if (!(p->features & STW_FEAT_FINISHED_DQ)) {
+    if (!(p->features & STW_FEAT_FINISHED_DQ)) add_preprocess(t, p, &choice, wave, type, steps);
+    if (!(p->features & one_kernel)) {
         const int summed = stw_attn_bias_is_summed(p);
-        add_preprocess(t, p, &choice, wave, type, steps);
         if (choice.visible_heads) add_visible(t, p, &choice, wave, steps);
         if (lists_hidden(&choice, p))
             add_hidden_blocks(p, interval_heads(params, 1) + block_heads(params), hidden_keys(&choice), wave, steps);
@@ -489,7 +492,7 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
         if (p->outputs & (STW_OUT_DQKV | (summed ? 0u : STW_OUT_DBIAS)))
             add_main_loop(t, p, &choice, wave, type, steps);
     }
-    add_postprocess(t, p, &choice, wave, steps);
+    if (!(p->features & STW_FEAT_STARTED_DQ)) add_postprocess(t, p, &choice, wave, steps);
     if (!steps->unnamed) steps->workspace = layout_of(t, &choice, p).total; /* the plan's suffices for its class */
 }
 
@@ -693,7 +696,8 @@ void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, vo
     l->p.heads_kv *= l->head_parts;
     l->p.group /= l->head_parts;
     if (l->part_sums) PLACE(l->part_sums);
-    PLACE(l->stats);
+    if (params->features & STW_FEAT_KEPT_STATS) l->stats = params->delta.data;
+    else PLACE(l->stats);
     if (params->features & STW_FEAT_KEPT_DQ) l->dq = params->dq.data;
     else PLACE(l->dq);
     PLACE(l->sink);

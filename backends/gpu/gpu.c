@@ -101,7 +101,8 @@ static stw_status kernel_add(stw_gpu *gpu, const stw_gpu_entry *entry, const stw
 }
 
 static int is_entry(const stw_gpu_kernel *kernel, const stw_gpu_entry *entry) {
-    return kernel->threads == entry->threads && kernel->smem == entry->smem && !strcmp(kernel->name, entry->name);
+    return kernel->threads == entry->threads && kernel->smem == entry->smem && kernel->early == entry->early &&
+           !strcmp(kernel->name, entry->name);
 }
 
 stw_status stw_gpu_kernel_find(stw_gpu *gpu, const stw_gpu_entry *entry, const stw_gpu_kernel **kernel_out) {

@@ -47,6 +47,10 @@
 #define STW_FEAT_KEPT_DQ 0x20000000u
 /* The call behind these: its last kernel alone, which makes dQ of the sums. They are its workspace. */
 #define STW_FEAT_FINISHED_DQ 0x40000000u
+/* The call ahead of these: its first kernel alone, which makes the statistics of all rows and zeroes the sums, in its
+ * workspace. With KEPT_STATS the calls behind it read these statistics: delta is where those of their first row lie. */
+#define STW_FEAT_STARTED_DQ 0x80000000u
+#define STW_FEAT_KEPT_STATS 0x800000u
 
 /* Rows of q go on with zeros up to a multiple of 16 bytes; times 2, 4, 8, 16: those of k, v, out, dout (the order of
  * common/attn_tensors.def). Copies in the workspace do. */
