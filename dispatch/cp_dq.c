@@ -47,7 +47,7 @@ static stw_attn_desc start_desc(const stw_cp_plan *p, const stw_cp_seq *seq) {
 }
 
 /* Whether one kernel can make the statistics of all rows. What a caller asks for beside gradients is made a row call
- * (cp_bwd.c), a semaphore's start follows from a part's keys, and rows that see nothing have an LSE that is not read. */
+ * (cp_bwd.c), a semaphore's start follows from a part's keys, and the LSE of rows that see nothing is not read. */
 static int has_plain_stats(const stw_cp_plan *p) {
     const uint32_t flags = STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA;
     if (p->split > 1 || p->attn.flags & flags || p->attn.outputs & (STW_OUT_DSINK | STW_OUT_DBIAS)) return 0;

@@ -77,8 +77,8 @@ static stw_status run(setting *s, call which) {
                             : stw_cp_attn_bwd(s->plan, &s->args, s->workspace, s->size, NULL);
 }
 
-/* `rows`: of this rank, in two chunks. */
-static void set_up_rows(setting *s, call which, int waits, int64_t rows, stw_attn_mask mask) {
+/* `rows`, `keys`: of this rank, in two chunks. */
+static void set_up_lengths(setting *s, call which, int waits, int64_t rows, int64_t keys, stw_attn_mask mask) {
     stw_cp_transport wire = STW_INIT(stw_cp_transport);
     stw_context_opts opts = STW_INIT(stw_context_opts);
     stw_attn_desc attn = STW_INIT(stw_attn_desc);
@@ -99,11 +99,13 @@ static void set_up_rows(setting *s, call which, int waits, int64_t rows, stw_att
     attn.batch = 1;
     attn.heads_q = attn.heads_kv = HEADS;
     attn.head_dim_qk = attn.head_dim_v = DIM;
-    attn.max_seq_q = attn.max_seq_kv = rows;
+    attn.max_seq_q = rows;
+    attn.max_seq_kv = keys;
     attn.mask = mask;
     assert_int_equal(stw_layout_bshd(&attn), STW_OK);
     desc.attn = &attn;
-    desc.seq_q = desc.seq_kv = 2 * rows;
+    desc.seq_q = 2 * rows;
+    desc.seq_kv = 2 * keys;
     desc.order = STW_CP_ZIGZAG;
     desc.schedule = STW_CP_RING;
     s->status = which == FORWARD ? stw_cp_attn_fwd_plan(s->cp, s->context, &desc, &s->plan)
@@ -124,6 +126,10 @@ static void set_up_rows(setting *s, call which, int waits, int64_t rows, stw_att
     a.dk = s->buffers[7];
     a.dv = s->buffers[8];
     s->args = a;
+}
+
+static void set_up_rows(setting *s, call which, int waits, int64_t rows, stw_attn_mask mask) {
+    set_up_lengths(s, which, waits, rows, rows, mask);
 }
 
 static void set_up(setting *s, call which, int waits) { set_up_rows(s, which, waits, ROWS, STW_MASK_NONE); }
@@ -179,8 +185,8 @@ static void a_call_asks_in_order(void **state) {
     assert_null(strstr(log, "in the caller's stream"));
     assert_int_equal(count(log, "cuEventRecord"), 3 * groups);
     assert_int_equal(count(log, "cuStreamWaitEvent"), 3 * groups);
-    /* a group begins behind an event of the caller's stream, whose kernels come behind the point where it may start, and
-     * which waits for it behind the tick's kernels */
+    /* a group begins behind an event of the caller's stream, whose kernels come behind the point where it may start
+     * and which waits for it behind the tick's kernels */
     int hidden = 0;
     const char *begin = log;
     while ((begin = strstr(begin, "wire:group_begin\n")) != NULL) {
@@ -241,6 +247,23 @@ static void parts_share_sums_of_dq(void **state) {
             for (const char *next = end; next; next = strstr(end + 1, last)) end = next;
             if (shares) assert_null(strstr(end, before));
         }
+        tear_down(&s);
+    }
+    take_log();
+}
+
+/* A row that sees no key of the whole problem has an LSE that nobody may read: then parts make statistics of their
+ * own, which know what they see. */
+static void statistics_are_kept_where_all_rows_see(void **state) {
+    static char described[1 << 14];
+    (void)state;
+    for (int all = 0; all < 2; ++all) {
+        setting s;
+        set_up_lengths(&s, BACKWARD, 0, 512, all ? 512 : 256, STW_MASK_CAUSAL_BOTTOM_RIGHT);
+        if (s.status) fail_msg("%s", stw_last_error());
+        assert_int_equal(stw_cp_plan_describe(s.plan, described, sizeof described, NULL), STW_OK);
+        assert_non_null(strstr(described, "\ndq: calls add to sums"));
+        assert_int_equal(strstr(described, "\nstatistics: one kernel") != NULL, all);
         tear_down(&s);
     }
     take_log();
@@ -354,9 +377,13 @@ static void host_transports_and_host_memory_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_call_asks_in_order),       cmocka_unit_test(parts_share_sums_of_dq),
-        cmocka_unit_test(a_forward_merges_its_parts), cmocka_unit_test(each_failure_is_told),
-        cmocka_unit_test(a_failed_group_is_joined),   cmocka_unit_test(host_transports_and_host_memory_are_refused),
+        cmocka_unit_test(a_call_asks_in_order),
+        cmocka_unit_test(parts_share_sums_of_dq),
+        cmocka_unit_test(statistics_are_kept_where_all_rows_see),
+        cmocka_unit_test(a_forward_merges_its_parts),
+        cmocka_unit_test(each_failure_is_told),
+        cmocka_unit_test(a_failed_group_is_joined),
+        cmocka_unit_test(host_transports_and_host_memory_are_refused),
     };
     int fd = mkstemp(log_path);
     if (fd < 0) return 1;

@@ -97,6 +97,8 @@ class Cuda:
             return 0, ""
         status, words = checker.run(work, ["compute-sanitizer", "--tool", mutant["tool"], "--error-exitcode", "9",
                                            *command, "--jobs", "0", *lines[:6]], mutant)
+        if status is None:  # the tool was not done in time, which tells nothing about the bug
+            return 0, ""
         return (1, f"FAIL {mutant['tool']} {mutant['tool']}: {words.count('Error')} errors") if status == 9 else (status, "")
 
 

@@ -1332,8 +1332,55 @@ static void classes_share_kernels(void **state) {
     }
 }
 
+/* Attention over ranks: a call that makes statistics and zeroes sums, one that adds to these, one that makes dQ. The
+ * first is a call's first kernel, the last its last, and the one between lists key blocks and has its main loop, which
+ * a message's kernel may come ahead of. */
+static void calls_over_ranks_share_the_rows_kernels(void **state) {
+    static const uint32_t features[] = {STW_FEAT_STARTED_DQ, STW_FEAT_KEPT_DQ | STW_FEAT_KEPT_STATS,
+                                        STW_FEAT_FINISHED_DQ};
+    static const char *const entries[][2] = {
+        {"stw_attn_bwd_preprocess_sm90_hd128_bf16", NULL},
+        {"stw_attn_bwd_preprocess_bf16", "stw_attn_bwd_sm90_64x128_hd128_bf16_plain"},
+        {"stw_attn_bwd_postprocess_sm90_hd128_bf16", NULL}};
+    enum { ROWS = 512, HEADS = 4, DIM = 128, BM = 64, STATS = 2 * BM + (int)STW_STATS_PAD };
+    const size_t stats = (size_t)HEADS * ROWS / BM * STATS * sizeof(float),
+                 sums = (size_t)HEADS * ROWS * DIM * sizeof(float);
+    static char workspace[256], first_stats[16], first_sum[16];
+    stw_variant tile = tile_called("sm90", "sm90_64x128_hd128");
+    (void)state;
+    for (int i = 0; i < 3; ++i) {
+        stw_attn_params p = params_of("attn_bwd:bf16:b1h4k2s512x256d128");
+        stw_attn_steps steps;
+        stw_attn_launch l;
+        p.features |= features[i];
+        p.dq.head = ROWS * DIM;
+        p.dq.data = first_sum;
+        p.delta.data = first_stats;
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 32, &steps);
+        assert_int_equal(steps.count, entries[i][1] ? 2 : 1);
+        for (uint32_t k = 0; k < steps.count; ++k) assert_string_equal(steps.step[k].entry, entries[i][k]);
+        stw_attn_launch_of(STW_CALL_BWD, &tile, &p, 32, workspace, &l);
+        if (i == 0) {
+            assert_true(steps.workspace >= stats + sums);
+            assert_ptr_equal(l.stats, workspace);
+            assert_ptr_equal(l.dq, workspace + (stats + 255) / 256 * 256);
+        } else if (i == 1) {
+            assert_int_equal(steps.step[0].work_tiles, 2); /* key blocks, and the check of lengths */
+            assert_false(steps.step[1].early);
+            assert_true(steps.workspace < sums);
+            assert_ptr_equal(l.stats, first_stats);
+            assert_ptr_equal(l.dq, first_sum);
+            assert_int_equal(l.q_blocks, ROWS / BM);
+        } else {
+            assert_int_equal(steps.workspace, sums);
+            assert_ptr_equal(l.dq, workspace);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_over_ranks_share_the_rows_kernels),
         cmocka_unit_test(own_kernels_of_problems),
         cmocka_unit_test(a_row_alone_has_any_stride),
         cmocka_unit_test(own_kernels_of_unequal_head_dims),

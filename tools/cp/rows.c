@@ -20,6 +20,11 @@ const cp_row cp_rows[] = {
     /* chunks of whole query blocks, with 2 and 4 ranks: on GPUs parts share sums of dQ */
     BOTH("attn_bwd:bf16:b1h4k2s512d64:causal_br", RING),
     ZIGZAG("attn_bwd:f16:b1h4k2s512d128:causal_br:dropout0.2:dq_f32:acc_q", RING),
+    /* and statistics, which take dLSE in, but not where rows see nothing or main loops want them in another form */
+    ZIGZAG("attn_bwd:bf16:b1h4k2s512d64:causal_br:dlse", RING),
+    ZIGZAG("attn_bwd:bf16:b1h2s512x300d64:causal_br", RING),
+    ZIGZAG("attn_bwd:bf16:b1h2s512d64:causal_br:bias_b1qk", RING),
+    ZIGZAG("attn_bwd:f16:b2h4k2s512d64:thd:seqs_full:causal_br:softcap20", ALL_GATHER),
     ZIGZAG("attn_bwd:bf16:b3h2k1s512d64:thd:seqs_full:causal_br:det", RING),
     ZIGZAG("attn_bwd:f32:b1h2s512d32:wl150:alibi", ALL_GATHER),
     {"attn_bwd:bf16:b1h4k2s512d192x128:causal_br", STW_CP_ZIGZAG, STW_CP_2D, 2, 0},
