@@ -49,9 +49,6 @@ static inline int stw_cp_is_apart(const stw_cp_calling *c) { return c->side && c
 stw_status stw_cp_call_ended(const stw_cp_calling *calling, stw_status status);
 stw_status stw_cp_usable(const stw_cp_calling *c);
 stw_status stw_cp_begin(const stw_cp_calling *c);
-/* Between begin and end, on a GPU: kernels of the caller's stream come behind the point where what is sent may start.
- * A main loop's CTAs stay until no work tile is left, and a message whose kernel comes later waits for all of them. */
-stw_status stw_cp_let_pass(const stw_cp_calling *c);
 stw_status stw_cp_send(const stw_cp_calling *c, const void *from, size_t bytes, int32_t peer);
 stw_status stw_cp_recv(const stw_cp_calling *c, void *to, size_t bytes, int32_t peer);
 stw_status stw_cp_end(const stw_cp_calling *c);

@@ -213,7 +213,6 @@ stw_status stw_cp_blocks(stw_cp_run *run) {
 static stw_status start_moves(stw_cp_run *run, const stw_cp_tick *tick) {
     const stw_cp_move *moves = run->plan->moves + tick->move;
     stw_status status = stw_cp_begin(&run->wire);
-    if (!status) status = stw_cp_let_pass(&run->wire);
     for (int64_t i = 0; i < tick->moves && !status; ++i) {
         char *data = moves[i].sums ? stw_cp_sum_slot(run, moves[i].slot) : stw_cp_slot(run, moves[i].slot);
         for (int n = 0; n < 2 && !status; ++n) {

@@ -68,6 +68,14 @@ static stw_status order(const stw_cp_calling *c, int joins) {
                                      joins ? c->stream : c->side->stream);
 }
 
+/* Ahead of what is sent beside kernels: it comes behind what the caller's stream has got, and what that gets next comes
+ * behind the point where it may start. A main loop's CTAs stay until no work tile is left, and a message whose kernel
+ * came later would wait for all of them. */
+static stw_status start_beside(const stw_cp_calling *c) {
+    stw_status status = order(c, 0);
+    return status ? status : order(c, 1);
+}
+
 /* What was posted before a failure still uses our memory, which the caller gives up when he hears of it. */
 static void abandon(const stw_cp_calling *c) {
     const stw_cp_transport *wire = &c->cp->wire;
@@ -100,13 +108,11 @@ static stw_status judge_peer(const stw_cp_calling *c, int error, const char *did
 }
 
 stw_status stw_cp_begin(const stw_cp_calling *c) {
-    stw_status status = order(c, 0);
+    stw_status status = start_beside(c);
     if (!status) status = judge(c, c->cp->wire.group_begin(c->cp->wire.user), "group_begin");
     c->cp->open = !status;
     return status;
 }
-
-stw_status stw_cp_let_pass(const stw_cp_calling *c) { return order(c, 1); }
 
 stw_status stw_cp_send(const stw_cp_calling *c, const void *from, size_t bytes, int32_t peer) {
     if (!bytes) return STW_OK;
@@ -162,6 +168,6 @@ stw_status stw_cp_reduce(const stw_cp_calling *c, const void *from, void *to, si
 stw_status stw_cp_all_to_all(const stw_cp_calling *c, const void *from, void *to, size_t bytes) {
     const stw_cp_transport *wire = &c->cp->wire;
     if (!bytes) return STW_OK;
-    stw_status status = order(c, 0);
+    stw_status status = start_beside(c);
     return status ? status : judge(c, wire->all_to_all(wire->user, from, to, bytes, stream_of(c)), "all_to_all");
 }
