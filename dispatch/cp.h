@@ -12,7 +12,8 @@
  * Which rank sends what in which tick follows from the descriptor alone, so no rank asks another.
  *
  * On a GPU nothing waits on the host: kernels go to the caller's stream, what is sent to a stream of the plan's own.
- * begin orders that one behind the caller's, wait the caller's behind it; on the CPU wait is the transport's. */
+ * begin orders that one behind the caller's, and the caller's behind the point where a message may start; wait orders
+ * the caller's behind all of it. On the CPU wait is the transport's. */
 #ifndef STW_DISPATCH_CP_H
 #define STW_DISPATCH_CP_H
 

@@ -38,7 +38,7 @@ static stw_attn_desc finish_desc(const stw_cp_plan *p, const stw_cp_seq *seq) {
  * whole problem is known; those of a part that it does not see are hidden by the part's main loop. */
 static stw_attn_desc start_desc(const stw_cp_plan *p, const stw_cp_seq *seq) {
     stw_attn_desc d = finish_desc(p, seq);
-    d.flags &= ~(STW_ATTN_GIVEN_DELTA | STW_ATTN_HAS_SHIFT);
+    d.flags &= ~(STW_ATTN_GIVEN_DELTA | STW_ATTN_HAS_SHIFT | STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT);
     d.flags |= p->attn.flags & STW_ATTN_DLSE;
     d.mask = STW_MASK_NONE;
     d.window_left = d.window_right = d.diagonal_shift = 0;
@@ -82,6 +82,24 @@ static void give_up(stw_cp_plan *p) {
     p->keeps_stats = 0;
 }
 
+/* Sums, where statistics are kept behind these, as they lie in the workspace of the call that makes both. */
+static void place_sums(stw_cp_plan *p) {
+    p->dq_numbers = 0;
+    for (int64_t s = 0; s < p->seq_count; ++s) {
+        stw_cp_dq_sums *sums = &p->dq_sums[s];
+        if (!p->seqs[s].own[0]) continue;
+        const size_t bytes = work_of(p, sums->engine)->workspace_size;
+        const stw_attn_work *starts = p->keeps_stats ? work_of(p, sums->starts) : NULL;
+        const size_t place = starts ? starts->dq_place : 0;
+        size_t all = place + bytes;
+        if (starts && starts->workspace_size > all) all = starts->workspace_size;
+        sums->head = (int64_t)(bytes / sizeof(float)) / p->heads_q;
+        sums->stats = p->dq_numbers;
+        sums->place = p->dq_numbers + (int64_t)(place / sizeof(float));
+        p->dq_numbers += (int64_t)((all + 255) / 256 * 256 / sizeof(float));
+    }
+}
+
 stw_status stw_cp_dq_plan(stw_cp_plan *p) {
     if (!has_plain_rows(p)) return STW_OK;
     stw_cp_dq_sums *all = calloc((size_t)p->seq_count, sizeof *all);
@@ -95,32 +113,29 @@ stw_status stw_cp_dq_plan(stw_cp_plan *p) {
         const stw_attn_desc desc = finish_desc(p, &p->seqs[s]);
         status = stw_cp_engine_get(p, &desc, STW_FEAT_FINISHED_DQ, &all[s].engine);
         if (status) break;
-        if (p->keeps_stats) {
-            const stw_attn_desc ahead = start_desc(p, &p->seqs[s]);
-            status = stw_cp_engine_get(p, &ahead, STW_FEAT_STARTED_DQ, &all[s].starts);
-            if (status) break;
-        }
         const stw_attn_work *work = work_of(p, all[s].engine);
         if (!first) first = work;
         fits = is_alike(first, work) && !work->stage_count;
-        if (!fits) break;
-        size_t bytes = work->workspace_size, place = 0;
-        all[s].head = (int64_t)(bytes / sizeof(float)) / p->heads_q;
-        if (p->keeps_stats) {
+        if (work->params.features & STW_FEAT_DETERMINISTIC) p->keeps_stats = 0;
+        if (!fits || !p->keeps_stats) continue;
+        const stw_attn_desc ahead = start_desc(p, &p->seqs[s]);
+        status = stw_cp_engine_get(p, &ahead, STW_FEAT_STARTED_DQ, &all[s].starts);
+        if (!status) {
             const stw_attn_work *starts = work_of(p, all[s].starts);
-            p->keeps_stats =
-                is_alike(first, starts) && !starts->stage_count && !(starts->params.features & STW_FEAT_DETERMINISTIC);
-            place = starts->dq_place;
-            if (starts->workspace_size > place + bytes) bytes = starts->workspace_size - place;
+            p->keeps_stats = is_alike(first, starts) && !starts->stage_count;
+        } else if (status == STW_E_UNSUPPORTED) { /* a variant that is forced may take the parts alone */
+            p->keeps_stats = 0;
+            status = STW_OK;
         }
-        all[s].stats = p->dq_numbers;
-        all[s].place = p->dq_numbers + (int64_t)(place / sizeof(float));
-        p->dq_numbers += (int64_t)((place + bytes + 255) / 256 * 256 / sizeof(float));
     }
     p->dq_sums = all;
-    if (status || !fits || !first) give_up(p);
-    else memcpy(p->dq_order, first->dq_order, sizeof p->dq_order);
-    return status;
+    if (status || !fits || !first) {
+        give_up(p);
+        return status;
+    }
+    memcpy(p->dq_order, first->dq_order, sizeof p->dq_order);
+    place_sums(p);
+    return STW_OK;
 }
 
 /* Parts begin and end at blocks, or at the last row, and all of their main loops have one order. Rows of a block behind
@@ -156,6 +171,7 @@ stw_status stw_cp_dq_judge(stw_cp_plan *p) {
     }
     if (p->keeps_stats && !stats_fit(p)) {
         p->keeps_stats = 0;
+        place_sums(p);
         return STW_OK;
     }
     for (int64_t s = 0; s < p->seq_count; ++s) {

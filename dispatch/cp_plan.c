@@ -583,8 +583,9 @@ static stw_status make_schedule(stw_cp_plan *p) {
         memcpy(p->dbias_extent, e, sizeof e);
         p->dbias_count = e[0] * e[1] * e[2] * e[3];
     }
-    if (p->kind == STW_PLAN_ATTN_BWD) status = make_rows(p);
-    if (!status) status = make_parts(p);
+    status = make_parts(p);
+    const int has_rows = p->kind == STW_PLAN_ATTN_BWD && (!p->keeps_stats || p->has_alone);
+    if (!status && has_rows) status = make_rows(p);
     if (status) return status;
     make_places(p);
     fill_bound(p);
@@ -719,8 +720,10 @@ static void text_of(const stw_cp_plan *p, stw_text *text) {
     if (p->groups > 1) stw_text_add(text, "groups: %d of heads, one after the other\n", p->groups);
     stw_text_add(text, "steps: %lld run, %lld see nothing and are neither run nor sent\n", (long long)p->steps_run,
                  (long long)p->steps_skipped);
-    stw_text_add(text, "calls: %lld of attention by %lld plans\n", (long long)(p->part_count + p->row_count),
-                 (long long)p->engine_count);
+    int64_t ends = 0; /* that make statistics, and dQ */
+    for (int64_t s = 0; s < p->seq_count && p->dq_sums; ++s) ends += p->seqs[s].own[0] ? 1 + p->keeps_stats : 0;
+    stw_text_add(text, "calls: %lld of attention by %lld plans\n",
+                 (long long)(p->part_count + ends + (p->keeps_stats ? 0 : p->row_count)), (long long)p->engine_count);
     stw_text_add(text, "sent: %llu bytes by this rank\n", (unsigned long long)p->sent_bytes);
     stw_text_add(text, "imbalance: %.2f %%\n", 100 * p->imbalance);
     stw_text_add(text, "overlap: %s\n",

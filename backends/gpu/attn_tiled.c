@@ -454,7 +454,9 @@ static void add_main_loop(const stw_variant *t, const stw_attn_params *p, const 
                                    choice->warps * wave + choice->loaders, choice->smem);
     step->queued = choice->queued;
     step->image = image_of(t);
-    step->early = choice->early && !(p->features & STW_FEAT_KEPT_STATS); /* a message's kernel shall come first */
+    /* Of a call with KEPT_STATS hardly anything comes before: the kernel of a message that starts here shall come
+     * first, as it does where a first kernel has rows. */
+    step->early = choice->early && !(p->features & STW_FEAT_KEPT_STATS);
     name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice->mode);
     if (!choice->exact) return;
     step = add_step(steps, wave, step->work_tiles, step->block, step->smem);

@@ -88,7 +88,7 @@ static stw_status kernel_add(stw_gpu *gpu, const stw_gpu_entry *entry, const stw
     kernel->image = entry->image;
     kernel->threads = entry->threads;
     kernel->smem = entry->smem;
-    kernel->early = entry->early;
+    kernel->early = kernel->asks_early = entry->early;
     status = gpu->ops->kernel_load(gpu, kernel);
     if (status) {
         free(kernel);
@@ -101,7 +101,7 @@ static stw_status kernel_add(stw_gpu *gpu, const stw_gpu_entry *entry, const stw
 }
 
 static int is_entry(const stw_gpu_kernel *kernel, const stw_gpu_entry *entry) {
-    return kernel->threads == entry->threads && kernel->smem == entry->smem && kernel->early == entry->early &&
+    return kernel->threads == entry->threads && kernel->smem == entry->smem && kernel->asks_early == entry->early &&
            !strcmp(kernel->name, entry->name);
 }
 

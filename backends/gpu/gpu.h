@@ -20,7 +20,8 @@ typedef struct stw_gpu_kernel {
     void *function;
     stw_kernel_image image;
     uint32_t threads, smem;
-    uint32_t early; /* it awaits the kernel before it by itself: may be launched while that one runs. The vendor's
+    uint32_t asks_early; /* as its entry has it */
+    uint32_t early;      /* it awaits the kernel before it by itself: may be launched while that one runs. The vendor's
                        kernel_load clears it where the driver or the device's code does not have that. */
     char name[80];
 } stw_gpu_kernel;

@@ -131,7 +131,7 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
         const uint32_t order[4] = {l->bm, l->width, l->warps, l->dq_rows};
         memcpy(work->dq_order, order, sizeof order);
         work->stats_order[0] = 2 * l->bm + STW_STATS_PAD;
-        work->stats_order[1] = l->vectors & STW_STATS_NEGATED;
+        work->stats_order[1] = l->vectors & STW_STATS_NEGATED ? 1 + (l->p.features & STW_FEAT_BIAS) : 0; /* leaf.h */
         work->dq_place = (size_t)(uintptr_t)l->dq;
     }
     work->workspace_size = steps.workspace > unaligned.workspace ? steps.workspace : unaligned.workspace;

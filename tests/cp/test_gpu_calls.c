@@ -268,6 +268,33 @@ static void statistics_are_kept_where_all_rows_see(void **state) {
     take_log();
 }
 
+/* Kernels are looked up once a context, also those that the device cannot launch early where a plan asks for it. */
+static void a_second_plan_loads_no_kernel(void **state) {
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    stw_attn_desc attn = STW_INIT(stw_attn_desc);
+    stw_context *context;
+    (void)state;
+    opts.backend = STW_BACKEND_CUDA;
+    opts.memory = STW_MEMORY_DEVICE;
+    if (stw_context_create(&opts, &context)) fail_msg("%s", stw_last_error());
+    attn.dtype = STW_BF16;
+    attn.batch = 1;
+    attn.heads_q = attn.heads_kv = HEADS;
+    attn.head_dim_qk = attn.head_dim_v = DIM;
+    attn.max_seq_q = attn.max_seq_kv = 512;
+    assert_int_equal(stw_layout_bshd(&attn), STW_OK);
+    for (int i = 0; i < 2; ++i) {
+        stw_plan *plan;
+        take_log();
+        if (stw_attn_bwd_plan(context, &attn, &plan)) fail_msg("%s", stw_last_error());
+        const int loaded = count(take_log(), "cuModuleGetFunction");
+        if (i ? loaded : !loaded) fail_msg("plan %d asks for %d kernels", i, loaded);
+        stw_plan_destroy(plan);
+    }
+    stw_context_destroy(context);
+    take_log();
+}
+
 /* The forward moves K and V alone, in tick 0, and merges its parts in the caller's stream: four of two chunks of q
  * against two of this rank's own keys, beside what is sent, and behind it two against the other rank's keys, which are
  * one run. */
@@ -374,11 +401,13 @@ static void host_transports_and_host_memory_are_refused(void **state) {
     take_log();
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    static const struct CMUnitTest once[] = {cmocka_unit_test(a_second_plan_loads_no_kernel)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_asks_in_order),
         cmocka_unit_test(parts_share_sums_of_dq),
         cmocka_unit_test(statistics_are_kept_where_all_rows_see),
+        cmocka_unit_test(a_second_plan_loads_no_kernel),
         cmocka_unit_test(a_forward_merges_its_parts),
         cmocka_unit_test(each_failure_is_told),
         cmocka_unit_test(a_failed_group_is_joined),
@@ -388,7 +417,9 @@ int main(void) {
     if (fd < 0) return 1;
     close(fd);
     setenv("FAKE_LOG", log_path, 1);
-    int failed = cmocka_run_group_tests_name("cp_gpu_calls", tests, NULL, NULL);
+    const int is_once = argc > 1 && !strcmp(argv[1], "once");
+    int failed = is_once ? cmocka_run_group_tests_name("cuda_kernels_once", once, NULL, NULL)
+                         : cmocka_run_group_tests_name("cp_gpu_calls", tests, NULL, NULL);
     unsetenv("FAKE_LOG");
     unlink(log_path);
     return failed;

@@ -24,6 +24,9 @@ const cp_row cp_rows[] = {
     ZIGZAG("attn_bwd:bf16:b1h4k2s512d64:causal_br:dlse", RING),
     ZIGZAG("attn_bwd:bf16:b1h2s512x300d64:causal_br", RING),
     ZIGZAG("attn_bwd:bf16:b1h2s512d64:causal_br:bias_b1qk", RING),
+    ZIGZAG("attn_bwd:bf16:b1h1s512x256d64:wr300", RING), /* the first rows see none of the shard's own keys */
+    ZIGZAG("attn_bwd:bf16:b1h2s128d32:bias_b1qk", RING), /* whole blocks of 32 rows */
+    ZIGZAG("attn_bwd:f16:b1h2s128d32:causal_br", RING),
     ZIGZAG("attn_bwd:f16:b2h4k2s512d64:thd:seqs_full:causal_br:softcap20", ALL_GATHER),
     ZIGZAG("attn_bwd:bf16:b3h2k1s512d64:thd:seqs_full:causal_br:det", RING),
     ZIGZAG("attn_bwd:f32:b1h2s512d32:wl150:alibi", ALL_GATHER),
