@@ -49,7 +49,10 @@ static inline int stw_cp_is_apart(const stw_cp_calling *c) { return c->side && c
 /* `status` of a call that may have sent something: after a failure this rank is out of step with the others. */
 stw_status stw_cp_call_ended(const stw_cp_calling *calling, stw_status status);
 stw_status stw_cp_usable(const stw_cp_calling *c);
-stw_status stw_cp_begin(const stw_cp_calling *c);
+/* What is sent comes behind what the caller's stream has got. `first`: on a GPU what that gets next comes behind the
+ * point where it may start, and all that was sent before. A main loop's CTAs stay until no work tile is left, and a
+ * message whose kernel came later would wait for all of them. */
+stw_status stw_cp_begin(const stw_cp_calling *c, int first);
 stw_status stw_cp_send(const stw_cp_calling *c, const void *from, size_t bytes, int32_t peer);
 stw_status stw_cp_recv(const stw_cp_calling *c, void *to, size_t bytes, int32_t peer);
 stw_status stw_cp_end(const stw_cp_calling *c);

@@ -173,7 +173,7 @@ stw_status stw_cp_exchange_start(stw_cp_run *run, const stw_cp_exchange *const *
                                        stw_cp_message_size(message_bytes(p, all[i], p->lane)));
         return status;
     }
-    status = stw_cp_begin(&run->wire);
+    status = stw_cp_begin(&run->wire, 0);
     for (int i = 0; i < count && !status; ++i) status = post_all(run, all[i]);
     return status ? status : stw_cp_end(&run->wire);
 }

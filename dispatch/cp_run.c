@@ -188,7 +188,7 @@ static stw_status gather_blocks(stw_cp_run *run) {
     if (p->all_see_all && p->equal_blocks && p->cp->wire.all_gather)
         return stw_cp_gather(&run->wire, stw_cp_slot(run, STW_CP_OWN), stw_cp_slot(run, 0),
                              rounded(stw_cp_block_bytes(p, p->block_max)));
-    stw_status status = stw_cp_begin(&run->wire);
+    stw_status status = stw_cp_begin(&run->wire, 0);
     for (int32_t n = 0; n < p->shards && !status; ++n) {
         if (n == p->shard) continue;
         if (stw_cp_needs(p, n, p->shard))
@@ -212,7 +212,7 @@ stw_status stw_cp_blocks(stw_cp_run *run) {
 
 static stw_status start_moves(stw_cp_run *run, const stw_cp_tick *tick) {
     const stw_cp_move *moves = run->plan->moves + tick->move;
-    stw_status status = stw_cp_begin(&run->wire);
+    stw_status status = stw_cp_begin(&run->wire, 1);
     for (int64_t i = 0; i < tick->moves && !status; ++i) {
         char *data = moves[i].sums ? stw_cp_sum_slot(run, moves[i].slot) : stw_cp_slot(run, moves[i].slot);
         for (int n = 0; n < 2 && !status; ++n) {
@@ -283,7 +283,7 @@ stw_status stw_cp_scatter_sums(stw_cp_run *run) {
     run->wire.what = "sums of dK and dV";
     if (p->all_see_all && p->equal_blocks && wire->reduce_scatter)
         return stw_cp_reduce(&run->wire, stw_cp_sum_slot(run, 0), own, place / number, p->number);
-    stw_status status = stw_cp_begin(&run->wire);
+    stw_status status = stw_cp_begin(&run->wire, 0);
     for (int32_t n = 0; n < p->shards && !status; ++n) {
         if (n == p->shard) continue;
         if (stw_cp_needs(p, p->shard, n))

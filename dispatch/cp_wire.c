@@ -68,14 +68,6 @@ static stw_status order(const stw_cp_calling *c, int joins) {
                                      joins ? c->stream : c->side->stream);
 }
 
-/* Ahead of what is sent beside kernels: it comes behind what the caller's stream has got, and what that gets next comes
- * behind the point where it may start. A main loop's CTAs stay until no work tile is left, and a message whose kernel
- * came later would wait for all of them. */
-static stw_status start_beside(const stw_cp_calling *c) {
-    stw_status status = order(c, 0);
-    return status ? status : order(c, 1);
-}
-
 /* What was posted before a failure still uses our memory, which the caller gives up when he hears of it. */
 static void abandon(const stw_cp_calling *c) {
     const stw_cp_transport *wire = &c->cp->wire;
@@ -107,8 +99,9 @@ static stw_status judge_peer(const stw_cp_calling *c, int error, const char *did
     return judge(c, error, text);
 }
 
-stw_status stw_cp_begin(const stw_cp_calling *c) {
-    stw_status status = start_beside(c);
+stw_status stw_cp_begin(const stw_cp_calling *c, int first) {
+    stw_status status = order(c, 0);
+    if (!status && first) status = order(c, 1);
     if (!status) status = judge(c, c->cp->wire.group_begin(c->cp->wire.user), "group_begin");
     c->cp->open = !status;
     return status;
@@ -147,7 +140,7 @@ stw_status stw_cp_gather(const stw_cp_calling *c, const void *from, void *to, si
     if (stw_cp_is_apart(c)) status = c->context->ops->copy(&c->context->device, own, from, bytes, c->stream);
     else memcpy(own, from, bytes);
     if (cp->size == 1 || status) return status;
-    status = stw_cp_begin(c);
+    status = stw_cp_begin(c, 0);
     for (int32_t peer = 0; peer < cp->size && !status; ++peer) {
         if (peer == cp->rank) continue;
         status = stw_cp_send(c, from, bytes, peer);
@@ -168,6 +161,6 @@ stw_status stw_cp_reduce(const stw_cp_calling *c, const void *from, void *to, si
 stw_status stw_cp_all_to_all(const stw_cp_calling *c, const void *from, void *to, size_t bytes) {
     const stw_cp_transport *wire = &c->cp->wire;
     if (!bytes) return STW_OK;
-    stw_status status = start_beside(c);
+    stw_status status = order(c, 0);
     return status ? status : judge(c, wire->all_to_all(wire->user, from, to, bytes, stream_of(c)), "all_to_all");
 }
