@@ -1345,7 +1345,7 @@ static void calls_over_ranks_share_the_rows_kernels(void **state) {
     enum { ROWS = 512, HEADS = 4, DIM = 128, BM = 64, STATS = 2 * BM + (int)STW_STATS_PAD };
     const size_t stats = (size_t)HEADS * ROWS / BM * STATS * sizeof(float),
                  sums = (size_t)HEADS * ROWS * DIM * sizeof(float);
-    static char workspace[256], first_stats[16], first_sum[16];
+    static char workspace[1 << 15], first_stats[16], first_sum[16];
     stw_variant tile = tile_called("sm90", "sm90_64x128_hd128");
     (void)state;
     for (int i = 0; i < 3; ++i) {
