@@ -99,6 +99,7 @@ def main():
         print(f"cp_comm_type {comm} on {size} ranks")
         for name, got, want in zip(("context", "dq", "dk", "dv"), results, wanted):
             check(name, got, want)
+    dist.barrier()  # a rank that ends while another works was seen to abort in PyTorch's threads, once in twenty runs
     dist.destroy_process_group()
 
 
