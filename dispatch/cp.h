@@ -2,7 +2,8 @@
  *
  * Attention over ranks inside dispatch. A rank (n, l) is rank l of the `split` ranks that share one shard n of
  * `shards`: ring and all-gather have split 1, Ulysses has one shard, 2-D has both. Stages of a call:
- *   1. delta of this rank's rows, from its own tensors (backward; under the first moves where split is 1)
+ *   1. delta of this rank's rows, from its own tensors (backward; under the first moves where split is 1). Where
+ *      nothing but gradients is asked for on a GPU, the statistics that parts make of it instead (cp_dq.c)
  *   2. split > 1: an all-to-all of q, k, v, dO, LSE and delta, after which the rank has all rows of its shard and
  *      heads/split heads. With one shard, Ulysses, the backward goes on by groups of these heads (cp_heads.c) without
  *      what follows here
@@ -12,8 +13,8 @@
  * Which rank sends what in which tick follows from the descriptor alone, so no rank asks another.
  *
  * On a GPU nothing waits on the host: kernels go to the caller's stream, what is sent to a stream of the plan's own.
- * begin orders that one behind the caller's, and the caller's behind the point where a message may start; wait orders
- * the caller's behind all of it. On the CPU wait is the transport's. */
+ * begin orders that one behind the caller's, in a tick also the caller's behind the point where a message may start;
+ * wait orders the caller's behind all of it. On the CPU wait is the transport's. */
 #ifndef STW_DISPATCH_CP_H
 #define STW_DISPATCH_CP_H
 

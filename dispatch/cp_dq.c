@@ -216,45 +216,32 @@ float *stw_cp_stats_at(const stw_cp_run *run, const stw_cp_part *part) {
     return stats_of(run, part->seq) + block * work_of(p, p->dq_sums[part->seq].starts)->stats_order[0];
 }
 
-/* All rows of a sequence in this shard. Keys and their gradients are there for the check of pointers alone. */
-static stw_attn_args args_of(const stw_cp_run *run, const stw_cp_seq *seq, const stw_cp_tensor *dq) {
-    const stw_cp_plan *p = run->plan;
-    stw_attn_args a = STW_INIT(stw_attn_args);
-    a.q = stw_cp_at(&run->shard_q, seq, 0, 0);
-    a.dout = stw_cp_at(&run->shard_dout, seq, 0, 0);
-    a.lse = (float *)(void *)stw_cp_at(&run->shard_lse, seq, 0, 0);
-    a.k = a.v = stw_cp_slot(run, STW_CP_OWN);
-    a.dk = stw_cp_sum_slot(run, STW_CP_OWN);
-    a.dv = (float *)a.dk + seq->own[1] * p->heads_kv * p->attn.head_dim_qk;
-    a.dq = stw_cp_at(dq, seq, 0, 0);
-    return a;
-}
-
-stw_status stw_cp_dq_start(const stw_cp_run *run) {
+/* The first kernel of a call of all rows of each sequence in this shard, or the last one. Keys and their gradients are
+ * there for the check of pointers alone. */
+static stw_status run_ends(const stw_cp_run *run, const stw_cp_tensor *dq, int starts) {
     const stw_cp_plan *p = run->plan;
     stw_status status = STW_OK;
     for (int64_t s = 0; s < p->seq_count && !status; ++s) {
         const stw_cp_seq *seq = &p->seqs[s];
         if (!seq->own[0]) continue;
-        const stw_plan *plan = p->engines[p->dq_sums[s].starts].plan;
-        stw_attn_args a = args_of(run, seq, &run->dq);
-        a.out = stw_cp_at(&run->out, seq, 0, 0);
-        if (run->dlse.data) a.dlse = (const float *)(void *)stw_cp_at(&run->dlse, seq, 0, 0);
-        status = stw_attn_bwd(plan, &a, stats_of(run, s), stw_plan_bytes(plan), run->wire.stream);
+        const stw_cp_dq_sums *sums = &p->dq_sums[s];
+        const stw_plan *plan = p->engines[starts ? sums->starts : sums->engine].plan;
+        stw_attn_args a = STW_INIT(stw_attn_args);
+        a.q = stw_cp_at(&run->shard_q, seq, 0, 0);
+        a.dout = stw_cp_at(&run->shard_dout, seq, 0, 0);
+        a.lse = (float *)(void *)stw_cp_at(&run->shard_lse, seq, 0, 0);
+        a.k = a.v = stw_cp_slot(run, STW_CP_OWN);
+        a.dk = stw_cp_sum_slot(run, STW_CP_OWN);
+        a.dv = (float *)a.dk + seq->own[1] * p->heads_kv * p->attn.head_dim_qk;
+        a.dq = stw_cp_at(dq, seq, 0, 0);
+        if (starts) a.out = stw_cp_at(&run->out, seq, 0, 0);
+        else a.delta = (float *)(void *)stw_cp_at(&run->shard_delta, seq, 0, 0); /* not read */
+        if (starts && run->dlse.data) a.dlse = (const float *)(void *)stw_cp_at(&run->dlse, seq, 0, 0);
+        status =
+            stw_attn_bwd(plan, &a, starts ? stats_of(run, s) : sums_of(run, s), stw_plan_bytes(plan), run->wire.stream);
     }
     return status;
 }
 
-stw_status stw_cp_dq_finish(const stw_cp_run *run, const stw_cp_tensor *dq) {
-    const stw_cp_plan *p = run->plan;
-    stw_status status = STW_OK;
-    for (int64_t s = 0; s < p->seq_count && !status; ++s) {
-        const stw_cp_seq *seq = &p->seqs[s];
-        if (!seq->own[0]) continue;
-        const stw_plan *plan = p->engines[p->dq_sums[s].engine].plan;
-        stw_attn_args a = args_of(run, seq, dq);
-        a.delta = (float *)(void *)stw_cp_at(&run->shard_delta, seq, 0, 0); /* not read */
-        status = stw_attn_bwd(plan, &a, sums_of(run, s), stw_plan_bytes(plan), run->wire.stream);
-    }
-    return status;
-}
+stw_status stw_cp_dq_start(const stw_cp_run *run) { return run_ends(run, &run->dq, 1); }
+stw_status stw_cp_dq_finish(const stw_cp_run *run, const stw_cp_tensor *dq) { return run_ends(run, dq, 0); }
