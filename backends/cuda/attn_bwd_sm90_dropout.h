@@ -97,19 +97,33 @@ template <int BM> struct sm90_dropout {
     }
 };
 
-/* N Philox calls of common/philox.h side by side: one alone would wait for itself in every round. */
+/* 2 x, and 1 more if `word` is not below the threshold whose negative is given: two instructions, by the carry. */
+DEV_FN uint32_t sm90_append_kept(uint32_t x, uint32_t word, uint32_t negative) {
+    uint32_t y;
+    asm("{\n.reg .b32 t;\nadd.cc.u32 t, %2, %3;\naddc.u32 %0, %1, %1;\n}" : "=r"(y) : "r"(x), "r"(word), "r"(negative));
+    return y;
+}
+
+/* Philox4x32's multipliers, and what is added to the key from round to round (common/philox.h). */
+enum : uint32_t {
+    SM90_PHILOX_M0 = 0xD2511F53u,
+    SM90_PHILOX_M1 = 0xCD9E8D57u,
+    SM90_PHILOX_W0 = 0x9E3779B9u,
+    SM90_PHILOX_W1 = 0xBB67AE85u
+};
+/* N Philox calls of common/philox.h side by side. */
 template <int N> struct sm90_philox {
     uint32_t c[N][4]; /* counters, then words */
 
-    template <int ROUNDS> DEV_METHOD void rounds(uint64_t key) {
+    template <int ROUNDS, int FIRST = 0> DEV_METHOD void rounds(uint64_t key) {
         const uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
-        DEV_UNROLL_FOR (int round = 0; round < ROUNDS; ++round) {
+        DEV_UNROLL_FOR (int round = FIRST; round < ROUNDS; ++round) {
             DEV_UNROLL_FOR (int n = 0; n < N; ++n) {
                 uint32_t high0, low0, high1, low1;
-                product(0xD2511F53u, c[n][0], high0, low0);
-                product(0xCD9E8D57u, c[n][2], high1, low1);
-                c[n][0] = high1 ^ c[n][1] ^ (key0 + round * 0x9E3779B9u);
-                c[n][2] = high0 ^ c[n][3] ^ (key1 + round * 0xBB67AE85u);
+                product(SM90_PHILOX_M0, c[n][0], high0, low0);
+                product(SM90_PHILOX_M1, c[n][2], high1, low1);
+                c[n][0] = high1 ^ c[n][1] ^ (key0 + round * SM90_PHILOX_W0);
+                c[n][2] = high0 ^ c[n][3] ^ (key1 + round * SM90_PHILOX_W1);
                 c[n][1] = low1;
                 c[n][3] = low0;
             }
@@ -120,11 +134,30 @@ template <int N> struct sm90_philox {
             : "=r"(high), "=r"(low)
             : "r"(b), "r"(a));
     }
+    /* The words of call n behind x, the last one first: bit k of the four is that of word k. A threshold of 0, which
+     * keeps every word, has no negative and keeps none here: callers ask. */
+    DEV_METHOD uint32_t append_kept(uint32_t x, int n, uint32_t threshold) const {
+        DEV_UNROLL_FOR (int k = 3; k >= 0; --k) x = sm90_append_kept(x, c[n][k], 0u - threshold);
+        return x;
+    }
     /* Bit 4 n + k: word k of call n is below the threshold. */
     DEV_METHOD uint32_t below(uint32_t threshold) const {
         uint32_t bits = 0;
         DEV_UNROLL_FOR (int i = 0; i < 4 * N; ++i) bits |= c[i / 4][i % 4] < threshold ? 1u << i : 0u;
         return bits;
+    }
+};
+
+/* Products of our own map's calls in their first two rounds that are the same for all rows of a head and a key. */
+struct sm90_philox_of_key {
+    uint32_t low_of_head, high, low; /* of the head in round 0, of the key in round 1 */
+
+    DEV_FN sm90_philox_of_key make(uint32_t head, uint32_t col, uint64_t key) {
+        sm90_philox_of_key of;
+        uint32_t high_of_head;
+        sm90_philox<1>::product(SM90_PHILOX_M1, head, high_of_head, of.low_of_head);
+        sm90_philox<1>::product(SM90_PHILOX_M0, high_of_head ^ col ^ (uint32_t)key, of.high, of.low);
+        return of;
     }
 };
 
@@ -138,7 +171,7 @@ DEV_FN bool sm90_dropout_fits(const stw_attn_params &p, const attn_work_tile &ti
 /* What a warp of the third warpgroup decides in a step: the words of its lanes in two warps that multiply. A lane there
  * has keys lane / 4 and 8 more, queries lane % 4 * 2 and one more of each eight. */
 template <class C> struct sm90_decisions {
-    enum { WORDS = C::BM / 64, PIECES = 8, CALLS = 2 }; /* pieces of a word */
+    enum { WORDS = C::BM / 64, PIECES = 8, CALLS = 2 }; /* pieces of a word; calls side by side of other maps */
     uint32_t word[2][WORDS];                            /* bit e: value e, until by_bytes */
     uint64_t key;                                       /* of the calls */
 
@@ -155,28 +188,44 @@ template <class C> struct sm90_decisions {
     }
 
     /* Sternway's own map where blocks start at multiples of four rows of it: a call decides four rows, which two
-     * neighbouring lanes hold. Each makes the calls of one of its two keys. */
+     * neighbouring lanes hold. Each makes the calls of one of its two keys, of both halves (16 keys apart) together,
+     * which share what the first three rounds make of the row: 16.5 wide multiplications a call, not 19. Rows go down,
+     * since words are shifted in from below. */
     DEV_METHOD void philox(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0, int lane) {
+        typedef sm90_philox<2> calls_of;
+        const uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
         const int odd = lane & 1;
-        const uint32_t row = (uint32_t)((uint64_t)(i0 + s.q_offset) >> 2) + (uint32_t)(lane >> 1 & 1);
         const uint32_t col = (uint32_t)(j0 + s.kv_offset) + (uint32_t)(lane / 4 + 8 * odd);
-        DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
-            DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
-                uint32_t own = 0;
-                DEV_ROLLED_FOR (int i = 0; i < PIECES; i += CALLS) {
-                    sm90_philox<CALLS> calls;
-                    DEV_UNROLL_FOR (int n = 0; n < CALLS; ++n) {
-                        calls.c[n][0] = row + 2 * (8 * w + i + n);
-                        calls.c[n][1] = col + 16 * half;
-                        calls.c[n][2] = (uint32_t)s.head;
-                        calls.c[n][3] = (uint32_t)s.offset;
-                    }
-                    calls.template rounds<10>(key);
-                    own |= calls.below(p.dropout_threshold) << 4 * i;
+        uint32_t row = (uint32_t)((uint64_t)(i0 + s.q_offset) >> 2) + (uint32_t)(lane >> 1 & 1) + 2 * PIECES * WORDS;
+        const sm90_philox_of_key of_key[2] = {sm90_philox_of_key::make((uint32_t)s.head, col, key),
+                                              sm90_philox_of_key::make((uint32_t)s.head, col + 16, key)};
+        DEV_UNROLL_FOR (int w = WORDS - 1; w >= 0; --w) {
+            uint32_t kept[2] = {0, 0};
+            DEV_ROLLED_FOR (int i = 0; i < PIECES; ++i) {
+                row -= 2;
+                uint32_t high0, low0, high1, low1, high2, low2; /* of the row, in rounds 0 to 2 */
+                calls_of::product(SM90_PHILOX_M0, row, high0, low0);
+                calls_of::product(SM90_PHILOX_M1, high0 ^ (uint32_t)s.offset ^ key1, high1, low1);
+                calls_of::product(SM90_PHILOX_M0, high1 ^ of_key[0].low_of_head ^ (key0 + SM90_PHILOX_W0), high2, low2);
+                calls_of calls;
+                DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
+                    uint32_t high, low;
+                    calls_of::product(SM90_PHILOX_M1, of_key[half].high ^ low0 ^ (key1 + SM90_PHILOX_W1), high, low);
+                    calls.c[half][0] = high ^ low1 ^ (key0 + 2 * SM90_PHILOX_W0);
+                    calls.c[half][1] = low;
+                    calls.c[half][2] = high2 ^ of_key[half].low ^ (key1 + 2 * SM90_PHILOX_W1);
+                    calls.c[half][3] = low2;
                 }
+                calls.template rounds<10, 3>(key);
+                DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+                    kept[half] = calls.append_kept(kept[half], half, p.dropout_threshold);
+            }
+            DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
+                const uint32_t own = p.dropout_threshold ? ~kept[half] : 0u;
                 const uint32_t other = dev_shuffle_xor(own, 1), low = odd ? other : own, high = odd ? own : other;
                 word[half][w] = (low >> (2 * odd) & 0x33333333u) | (high >> (2 * odd) & 0x33333333u) << 2;
             }
+        }
     }
     /* FlashAttention-2's map: a call's sixteen bytes are eight keys of two queries, and the calls of a warp sixteen
      * queries of its 32 keys: the first two words are those of the first warp that multiplies. */
@@ -222,20 +271,21 @@ template <class C> struct sm90_decisions {
                                 (uint64_t)(j0 + 8 * (turn >> 1) + lane / 16 * 4)) >>
                                2;
         DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
-            uint64_t counter = first + 4 * half;
-            DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
-                uint32_t own = 0;
+            uint64_t counter = first + 4 * half + 2 * PIECES * WORDS * s.row_stride; /* rows go down, as above */
+            DEV_UNROLL_FOR (int w = WORDS - 1; w >= 0; --w) {
+                uint32_t kept = 0;
                 DEV_ROLLED_FOR (int i = 0; i < PIECES; i += CALLS) {
                     sm90_philox<CALLS> calls;
                     DEV_UNROLL_FOR (int n = 0; n < CALLS; ++n) {
+                        counter -= 2 * s.row_stride;
                         calls.c[n][0] = (uint32_t)counter;
                         calls.c[n][1] = (uint32_t)(counter >> 32);
                         calls.c[n][2] = calls.c[n][3] = 0;
-                        counter += 2 * s.row_stride;
                     }
                     calls.template rounds<10>(key);
-                    own |= calls.below(p.dropout_threshold) << 4 * i;
+                    DEV_UNROLL_FOR (int n = 0; n < CALLS; ++n) kept = calls.append_kept(kept, n, p.dropout_threshold);
                 }
+                const uint32_t own = p.dropout_threshold ? ~kept : 0u;
                 word[half][w] = 0;
                 DEV_UNROLL_FOR (int k = 0; k < 4; ++k)
                     word[half][w] |= (dev_shuffle(own, (lane & ~12) | k << 2) >> turn & 0x11111111u) << k;

@@ -55,6 +55,9 @@ DEV_FN uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t which) {
 
 DEV_FN int sm90_thread_anew() { return (int)dev_thread(); }
 DEV_FN int sm90_lane_anew() { return (int)dev_lane(); }
+DEV_FN uint32_t sm90_append_kept(uint32_t x, uint32_t word, uint32_t negative) {
+    return 2 * x + (uint32_t)(((uint64_t)word + negative) >> 32);
+}
 DEV_FN uint32_t sm90_signs(uint32_t x, uint32_t which) {
     uint32_t to = 0;
     for (int i = 0; i < 4; ++i) to |= (x >> (which >> 4 * i & 3) * 8 & 0x80 ? 0xFFu : 0u) << 8 * i;
