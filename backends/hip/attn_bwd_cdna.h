@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, ALiBi, a
- * softcap (gfx90a: alone or with dropout), dropout, a bias and masks in memory in any company
- * (backends/hip/attn_cdna.c). Every other problem takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are
+ * softcap, dropout, a bias and masks in memory in any company (gfx90a: not all in deterministic mode;
+ * backends/hip/attn_cdna.c). Every other problem takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are
  * all made; the scheduler drops a dK or dV that nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of
  * dQ lie in the order of the shared loop; statistics are negated (STW_STATS_NEGATED).
  *
@@ -80,7 +80,8 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         MORE = MODE >= CDNA_DROPOUT,                        /* to keep in registers                     */
         SKIPS = MODE == CDNA_PLAIN && !attn_lifts<T_>::yes, /* products of a wave that sees no pair */
         IN_AGPRS = WIDTH >= 128 || MORE,                    /* one wave a SIMD                          */
-        TURNS = cdna_turns(MODE, IN_AGPRS),                 /* of deterministic mode                    */
+        LEAVES = dev_flushes<T_>::yes,                      /* work tiles to an exact kernel            */
+        TURNS = cdna_turns(MODE, IN_AGPRS, LEAVES),         /* of deterministic mode                    */
 #if LEAF_K32
         SCORES_HERE = 0, /* products of 32 have their sums where the compiler puts them */
 #else
@@ -212,7 +213,7 @@ DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool s
     typedef cdna_stream<attn_cdna_ds_source<C>> ds_stream;
     typedef cdna_streamed<ds_stream, attn_cdna_lds<C>> ds_operand;
     enum { HALVES = C::HALVES / C::PARTS, FRAGMENTS = C::BN / 32, P = C::PIECES };
-    constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND >= CDNA_ANY;
+    constexpr bool EXACT = cdna_is_exact(KIND), ANY = KIND >= CDNA_ANY;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     /* Where turns are asked for, their branches are before the loads and the products of dQ: clang 19 would await a
      * bias there, and copy dQ out of the AGPRs. */
@@ -271,7 +272,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
     typedef cdna_stream<attn_cdna_rows_source<C>> rows_stream;
     typedef cdna_streamed<rows_stream, attn_cdna_lds<C>> rows_operand;
     constexpr int P = C::PIECES, V = C::PIECES_V, LAST = C::HELD / 16 - 1;
-    constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND >= CDNA_ANY;
+    constexpr bool EXACT = cdna_is_exact(KIND), ANY = KIND >= CDNA_ANY;
     constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
     const int first = part * C::HELD / 16;
     constexpr int MAP = cdna_draws_by(C::MODE, KIND);
@@ -312,7 +313,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         /* sums of S take a while; behind masks other instructions would wait in turn */
         enum { ONE_LATER = KIND == CDNA_INNER && !C::IN_AGPRS };
         auto softmax = cdna_behind_product<ONE_LATER>([&](int piece) {
-            t.template softmax<C::MODE == CDNA_SOFTCAP || KIND == CDNA_CAPPED>(w.scoring, w.feature, lse, piece);
+            t.template softmax<C::MODE == CDNA_SOFTCAP || cdna_is_capped(KIND)>(w.scoring, w.feature, lse, piece);
         });
         auto gradient = cdna_behind_product<false, HELD>([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, w.feature, block, first + half);
@@ -377,8 +378,8 @@ template <class C> DEV_FN void attn_cdna_unseen_part(attn_cdna_loop<C> &w, int b
 /* One query block of 32 rows; `step`: its bit of subnormal_steps. */
 template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, int block, int step) {
     constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
-    const bool subnormal = (KIND == CDNA_EXACT && FLUSHES) ||
-                           (KIND >= CDNA_ANY && KIND < CDNA_EXACT && !FLUSHES && (w.subnormal_steps >> step & 1));
+    const bool subnormal = (cdna_is_exact(KIND) && FLUSHES) ||
+                           (KIND >= CDNA_ANY && !cdna_is_exact(KIND) && !FLUSHES && (w.subnormal_steps >> step & 1));
     if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
     DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part)
         if constexpr (KIND == CDNA_UNSEEN) attn_cdna_unseen_part(w, block, part);

@@ -84,6 +84,9 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     STW_CDNA_MODES(CDNA_IN, id, type, T, hd)
 #define CDNA_BEHIND(id, type, T, hd)                                                                                   \
     CDNA_EXACT(id, type, T, exact, hd) STW_CDNA_MODES(EXACT_IN, id, type, T, hd)
+/* f16's has its exact steps within. */
+#define CDNA_EVERY_BEHIND(id, hd)                                                                                      \
+    CDNA_EXACT(id, bf16, dev_bf16, every_exact, hd, hd, CDNA_EVERYTHING)
 #define CDNA_TALL(id, type, T, hd)                                                                                     \
     CDNA(id, type, T, 1, tall, hd, STW_CDNA_TALL_V, CDNA_PLAIN)                                                        \
     CDNA(id, type, T, 1, tall_ordered, hd, STW_CDNA_TALL_V, CDNA_ORDERED)
@@ -103,10 +106,10 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     CDNA_SHARED(id, hd, bm, bn, stages, warps, kb) CDNA_FEW(id, f16, dev_f16, hd) CDNA_FEW(id, bf16, dev_bf16, hd)
 #define ROW_cdna_exact(id, hd, bm, bn, stages, warps, kb)                                                              \
     CDNA_SHARED(id, hd, bm, bn, stages, warps, kb)                                                                     \
-    CDNA_BOTH(CDNA_MAIN, id, hd) CDNA_BOTH(CDNA_BEHIND, id, hd)
+    CDNA_BOTH(CDNA_WHOLE, id, hd) CDNA_BOTH(CDNA_BEHIND, id, hd) CDNA_EVERY_BEHIND(id, hd)
 #define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
     CDNA_SHARED(id, hd, bm, bn, stages, warps, kb)                                                                     \
-    CDNA_MAIN(id, bf16, dev_bf16, hd) CDNA_BEHIND(id, bf16, dev_bf16, hd)                                              \
+    CDNA_WHOLE(id, bf16, dev_bf16, hd) CDNA_BEHIND(id, bf16, dev_bf16, hd) CDNA_EVERY_BEHIND(id, hd)                   \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 #define ROW_cdna_bf16_tall(id, hd, bm, bn, stages, warps, kb)                                                          \
     ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA_TALL(id, bf16, dev_bf16, hd)

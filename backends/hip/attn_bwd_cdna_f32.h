@@ -36,7 +36,7 @@ template <int HD_, int MODE_ = CDNA_PLAIN> struct attn_cdna_f32 {
         P_SCALED = false,
         AHEAD = false,
         OTHERS = false, /* there is no dropout */
-        TURNS = cdna_turns(MODE_, true),
+        TURNS = cdna_turns(MODE_, true, false),
         BM = HD_ > 64 ? 16 : 32, /* as in the tuning tables */
         BN = (int)STW_CDNA_F32_BN(HD_),
         HELD = 16,
@@ -377,7 +377,7 @@ DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD, MODE>> &w, int block
     DEV_UNROLL_FOR (int x = 0; x < 2 * COLUMNS; ++x) dq[x % COLUMNS] += of_dq.take(x);
     if (part == 0) w.turn.wait(block);
     if constexpr (KIND == CDNA_ANY && (int)C::TURNS != CDNA_NO_TURNS) w.dq.add_in_turn(dq, part);
-    else w.dq.add(dq, part, KIND == CDNA_EXACT);
+    else w.dq.add(dq, part, cdna_is_exact(KIND));
     if (part == C::PARTS - 1) {
         w.dq.next();
         w.turn.next();

@@ -11,8 +11,8 @@
 /* What a wave must mind in a step, from the least to the most: nothing, since it sees none of its pairs (UNSEEN) or all
  * of them (INNER); pairs right of a bound (EDGE); pairs left of one too, rows of infinite LSE, and sums of dQ that may
  * be subnormal (ANY); all that, and what kernels for a bias know besides (EVERY, with a softcap CAPPED); all that, and
- * products that may lose subnormal operands (EXACT). INNER and EDGE make decisions of dropout by our own map, more
- * kinds do as INNER by the others: each, or both (OTHERS). */
+ * products that may lose subnormal operands (EXACT, with a softcap beside other features EXACT_CAPPED). INNER and EDGE
+ * make decisions of dropout by our own map, more kinds do as INNER by the others: each, or both (OTHERS). */
 enum {
     CDNA_UNSEEN,
     CDNA_INNER,
@@ -23,8 +23,11 @@ enum {
     CDNA_ANY,
     CDNA_EVERY,
     CDNA_CAPPED,
-    CDNA_EXACT
+    CDNA_EXACT,
+    CDNA_EXACT_CAPPED
 };
+DEV_FN constexpr bool cdna_is_exact(int kind) { return kind >= CDNA_EXACT; }
+DEV_FN constexpr bool cdna_is_capped(int kind) { return kind == CDNA_CAPPED || kind == CDNA_EXACT_CAPPED; }
 DEV_FN constexpr bool cdna_sees_all(int kind) { return kind >= CDNA_INNER && kind <= CDNA_INNER_OTHERS; }
 DEV_FN constexpr bool cdna_minds_every(int mode, int kind) { return cdna_knows_bias(mode) && kind >= CDNA_EVERY; }
 /* The map whose calls run beside a step's products, or before it. */
@@ -82,10 +85,10 @@ struct attn_cdna_scoring {
  * dS. */
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
-    enum { LIFTED = attn_lifts<T>::yes && KIND != CDNA_EXACT, DROPS = C::MODE == CDNA_DROPOUT };
-    enum { EVERY = cdna_minds_every(C::MODE, KIND), CAPPED = KIND == CDNA_CAPPED };
+    enum { LIFTED = attn_lifts<T>::yes && !cdna_is_exact(KIND), DROPS = C::MODE == CDNA_DROPOUT };
+    enum { EVERY = cdna_minds_every(C::MODE, KIND), CAPPED = cdna_is_capped(KIND) };
     enum { TILES = C::TILES, MASKED = !cdna_sees_all(KIND), FUSED = DROPS && !MASKED };
-    enum { HERE = C::SCORES_HERE && KIND != CDNA_EXACT && (FUSED || !DROPS), ANY = KIND >= CDNA_ANY };
+    enum { HERE = C::SCORES_HERE && !cdna_is_exact(KIND) && (FUSED || !DROPS), ANY = KIND >= CDNA_ANY };
     enum { SCALES = LIFTED || (DROPS && !C::P_SCALED) || EVERY }; /* dS has a factor */
     leaf_f4 s[TILES], dp[TILES];
     leaf_u2 p16[TILES], ds16[TILES]; /* P and dS in T: the operands P^T and dS^T */

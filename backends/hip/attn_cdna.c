@@ -101,8 +101,9 @@ enum { WAVES_none, WAVES_one, WAVES_two }; /* of a SIMD */
 #define NAMES(name, ...) [MODE_##name] = {#name, #name "_exact"},
 enum { STW_CDNA_MODES(NUMBER, ) MODE_plain, MODE_ordered, MODE_every, MODES };
 static const uint8_t waves[MODE_plain][6] = {STW_CDNA_MODES(WAVES, )};
-static const char *const names[MODES][2] = {STW_CDNA_MODES(NAMES, )[MODE_plain] = {"plain", "exact"},
-                                            [MODE_ordered] = {"ordered", NULL}, [MODE_every] = {"every", NULL}};
+static const char *const names[MODES][2] = {
+    STW_CDNA_MODES(NAMES, )[MODE_plain] = {"plain", "exact"}, [MODE_ordered] = {"ordered", NULL},
+    [MODE_every] = {"every", "every_exact"}};
 
 /* What a call asks of pairs or of order, and the modes that do it, in the order of preference. */
 typedef struct cdna_mode {
@@ -131,6 +132,12 @@ static int has_long_sums(const stw_attn_params *p) {
 extern const stw_attn_loop stw_attn_loop_cdna_few;
 static int is_few(const stw_variant *tile) { return tile->loop == &stw_attn_loop_cdna_few; }
 
+/* `every` takes turns, but not on gfx90a: bf16's leaves work tiles with subnormal operands to a kernel behind it. */
+extern const stw_attn_loop stw_attn_loop_cdna, stw_attn_loop_cdna_tall;
+static int every_takes_turns(const stw_variant *tile) {
+    return tile->loop == &stw_attn_loop_cdna || tile->loop == &stw_attn_loop_cdna_tall;
+}
+
 static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *p) {
     enum { ALIBI = STW_FEAT_ALIBI, CAP = STW_FEAT_SOFTCAP, DROPS = STW_FEAT_DROPOUT, BIAS = STW_FEAT_BIAS };
     static const cdna_mode modes[] = {{0, 0, 0, MODE_plain},
@@ -152,11 +159,14 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
     const int drains = (features & MASKS) && has_long_sums(p);
     const int by_key = (features & STW_FEAT_ALIBI) && (p->features & STW_FEAT_ALIBI_COLUMN);
     const int adds = (p->accumulate & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p);
+    const int ordered = (features & DETERMINISTIC) != 0;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i) {
         const uint32_t has = waves_of(&modes[i], tile->head_dim);
         if (by_key && modes[i].number != MODE_bias && modes[i].number != MODE_every) continue;
         if (adds && modes[i].number != MODE_every) continue;
-        if (is_few(tile) && modes[i].number < MODE_plain && modes[i].number != MODE_bias) continue;
+        const uint32_t of = modes[i].number;
+        if (is_few(tile) && of != MODE_plain && of != MODE_ordered && of != MODE_bias) continue;
+        if (of == MODE_every && ordered && !every_takes_turns(tile)) continue;
         if (drains && modes[i].number == MODE_hidden && has == WAVES_two) continue;
         const uint32_t maybe = modes[i].maybe & (has == WAVES_two ? ~DETERMINISTIC : ~0u);
         if (has != WAVES_none && (features & ~maybe) == modes[i].always && modes[i].bytes <= bytes) return &modes[i];
@@ -180,12 +190,6 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
            rows * t->query + keys * t->key < most;
 }
 
-/* gfx942's loops of 16 bits have kernels `every`; with the exact steps of gfx90a they have scratch. */
-extern const stw_attn_loop stw_attn_loop_cdna, stw_attn_loop_cdna_tall;
-static int has_every(const stw_variant *tile) {
-    return tile->loop == &stw_attn_loop_cdna || tile->loop == &stw_attn_loop_cdna_tall;
-}
-
 /* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets.
  * Their tanh is 1 - u, whose error does not shrink with it: under a softcap dBias of every pair has 16 bits. */
 static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *p) {
@@ -193,8 +197,10 @@ static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *
         return "a bias of neither q's type nor f32 nor bytes";
     if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
     const int direct = (p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p);
-    if (direct && (p->accumulate & STW_OUT_DBIAS) && !has_every(tile))
+    if (direct && (p->accumulate & STW_OUT_DBIAS) && is_few(tile))
         return "dBias of every pair that is added to what is there";
+    if (direct && (p->accumulate & STW_OUT_DBIAS) && (p->features & DETERMINISTIC) && !every_takes_turns(tile))
+        return "dBias of every pair that is added to what is there, in deterministic mode";
     if (direct && (p->features & STW_FEAT_SOFTCAP) && p->dbias_dtype == STW_F32)
         return "f32 dBias of every pair under a softcap";
     if (direct && !is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
@@ -220,10 +226,11 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         return "a softcap that is not from 1/64 to 512";
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
-    const uint32_t others = STW_FEAT_BIAS | STW_FEAT_ALIBI | MASKS;
-    if ((p->features & STW_FEAT_SOFTCAP) && (p->features & others) && !has_every(tile))
-        return "a softcap with ALiBi, a bias or a mask in memory";
     if (is_few(tile) && (p->features & STW_FEAT_SOFTCAP)) return "a softcap";
+    const uint32_t others = STW_FEAT_BIAS | STW_FEAT_ALIBI | MASKS;
+    if ((p->features & STW_FEAT_SOFTCAP) && (p->features & others) && (p->features & DETERMINISTIC) &&
+        !every_takes_turns(tile))
+        return "a softcap with ALiBi, a bias or a mask in memory, in deterministic mode";
     return p->features & STW_FEAT_BIAS ? bias_refusal(tile, p) : NULL;
 }
 
@@ -287,7 +294,9 @@ static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32
     plan(tile, p, wave, out);
     if (cdna_refusal(tile, p)) return;
     const cdna_mode *mode = mode_of(tile, p);
-    if (mode->number == MODE_plain || waves_of(mode, tile->head_dim) == WAVES_two) out->exact = names[mode->number][1];
+    const int every = mode->number == MODE_every && p->dtype != STW_F16; /* which does them at once */
+    if (mode->number == MODE_plain || every || waves_of(mode, tile->head_dim) == WAVES_two)
+        out->exact = names[mode->number][1];
 }
 
 /* Kernels for head_dim_v up to STW_CDNA_TALL_V, which one tile has besides: without features of single pairs, and

@@ -229,10 +229,10 @@ class Hip:
             text, more = re.subn(r" *\\\n +CDNA\([^)]*, \w*ordered, [^)]*\)|CDNA\([^)]*, \([^)]*\), ordered, [^)]*\)", "", text)
             count += more
         if mode != "every":
-            text, more = re.subn(r" CDNA\([^)]*, every, [^)]*\)", "", text)
+            text, more = re.subn(r" CDNA\([^)]*, every, [^)]*\)|( *\\\n +)CDNA_EXACT\([^)]*, every_exact, [^)]*\)", "", text)
             count += more
         image.write_text(text)
-        if count != 2 + 3 * (mode != "ordered") + (mode != "every"):
+        if count != 2 + 3 * (mode != "ordered") + 2 * (mode != "every"):
             raise RuntimeError(f"{image.name}: the kernels beside CDNA's own are not where they were")
         modes.write_text(re.sub(rf"^    MODE\((?!{mode},).*?(\\?)$", r"    \1", modes.read_text(), flags=re.M))
         kept = re.sub(rf"^STW_VARIANT\(.*, (?!({kinds})\))\w+\)\n", "", table.read_text(), flags=re.M)

@@ -143,17 +143,18 @@ static void own_kernels_of_problems(void **state) {
         stw_attn_params p = params_of(text);
         if (own_steps(&tile, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&tile, &p));
         /* gfx90a takes subnormal operands for zero: a kernel for what the main loop left alone, which is nothing where
-         * its kernel knows deterministic mode */
+         * its kernel knows deterministic mode, or as f16's `every` does such work tiles at once */
         const uint32_t asked = STW_FEAT_DETERMINISTIC | STW_FEAT_DROPOUT | STW_FEAT_BIAS | STW_FEAT_ALIBI_COLUMN;
-        int leaves = rows[i].own && !(p.features & asked) ? EXACT : 0;
-        const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_BIAS | STW_FEAT_INTERVALS; /* a softcap with them is shared */
-        const int knows =
-            !((p.features & STW_FEAT_SOFTCAP) && (p.features & others)) && !(p.accumulate & STW_OUT_DBIAS);
-        const int expected = knows ? rows[i].own | leaves : NONE;
+        const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_BIAS | STW_FEAT_INTERVALS;
+        const int every = ((p.features & STW_FEAT_SOFTCAP) && (p.features & others)) || (p.accumulate & STW_OUT_DBIAS);
+        const int turns = rows[i].own && !(p.features & asked) ? EXACT : 0; /* of kernels that never take them */
+        const int leaves = rows[i].own && every ? EXACT : turns;
+        const int shared = every && (p.features & STW_FEAT_DETERMINISTIC);
+        const int expected = shared ? NONE : rows[i].own | leaves;
         if (own_steps(&exact, &p) != expected) fail_msg("exact, %s", text);
         snprintf(text, sizeof text, "attn_bwd:f16:b2h4k2s130x150d64%s", rows[i].options);
         p = params_of(text);
-        if (own_steps(&exact, &p) != expected) fail_msg("exact, %s", text);
+        if (own_steps(&exact, &p) != (every && !shared ? rows[i].own : expected)) fail_msg("exact, %s", text);
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d32%s", rows[i].options);
         p = params_of(text);
         if (own_steps(&narrow, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&narrow, &p));
@@ -173,10 +174,10 @@ static void a_row_alone_has_any_stride(void **state) {
     assert_int_equal(own_steps(&tile, &p), MAIN | PREPROCESS);
 }
 
-/* The main loop's kernel of gfx942's `tile` for a problem of dims and words. */
+/* The main loop's kernel of an AMD arch's tile for a problem of dims and words. */
 static const char *main_kernel(stw_attn_steps *steps, const char *tile_name, const char *dims, const char *words) {
     char text[120];
-    stw_variant tile = tile_called("gfx942", tile_name);
+    stw_variant tile = tile_called(!strncmp(tile_name, "gfx90a", 6) ? "gfx90a" : "gfx942", tile_name);
     snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s%s", dims, words);
     stw_attn_params p = params_of(text);
     stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, steps);
@@ -225,6 +226,11 @@ static void own_kernels_of_features(void **state) {
         {"128:softcap9:bias_bhqk:det", "gfx942_32x64_hd128", "_bf16_every"},
         {"192:softcap9:alibi:dropout0.5", "gfx942_32x32_hd192", "_bf16_every"},
         {"64:bias_bhqk:grads_qkvb:dbias_f32:acc_b", "gfx942_32x128_hd64", "_bf16_every"},
+        {"64:softcap9:alibi", "gfx90a_32x128_hd64", "_bf16_every"},
+        {"64:softcap9:alibi:det", "gfx90a_32x128_hd64", "_bf16_full"},
+        {"128:softcap9:biasu8_bhqk", "gfx90a_32x64_hd128", "_bf16_every"},
+        {"256:bias_bhqk:grads_qkvb:dbias_f32:acc_b", "gfx90a_32x32_hd256", "_bf16_every"},
+        {"256:bias_bhqk:grads_qkvb:dbias_f32:acc_b:det", "gfx90a_32x32_hd256", "_bf16_full"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_attn_steps steps;
@@ -394,8 +400,7 @@ static void single_features_have_kernels(void **state) {
 
 static void tiles_say_what_costs_more(void **state) {
     (void)state;
-    static const char one_key[] = "rows that see one key", wide[] = "f32 dK or dV of 16-bit inputs",
-                      two[] = "a softcap with ALiBi, a bias or a mask in memory";
+    static const char one_key[] = "rows that see one key", wide[] = "f32 dK or dV of 16-bit inputs";
     static const struct {
         const char *options, *own, *four, *split; /* CDNA's; sm80's with kernels for single features, without */
     } rows[] = {
@@ -411,6 +416,7 @@ static void tiles_say_what_costs_more(void **state) {
         {":bias_1hqk:grads_qkvb", NULL, NULL, "a bias"},
         {":bias_bhqk:grads_qkvb:dbias_f32", NULL, "a bias", "a bias"},
         {":bias_bhqk:grads_qkvb:dbias_f32:acc_b", NULL, "a bias", "a bias"},
+        {":bias_bhqk:grads_qkvb:dbias_f32:acc_b:det", NULL, "a bias", "a bias"},
         {":bias_bhqk:grads_qkvb:dbias_f32:softcap9", "f32 dBias of every pair under a softcap", "a bias", "a bias"},
         {":bias_bhqk:softcap0.01", "a softcap that is not from 1/64 to 512", "a bias", "a bias"},
         {":bias_bhqk:dlse", NULL, NULL, "a bias"},
@@ -420,6 +426,7 @@ static void tiles_say_what_costs_more(void **state) {
         {":softcap9", NULL, NULL, "softcap"},
         {":softcap0.01", "a softcap that is not from 1/64 to 512", NULL, "softcap"},
         {":softcap9:alibi", NULL, "ALiBi", "ALiBi"},
+        {":softcap9:alibi:det", NULL, "ALiBi", "ALiBi"},
         {":dropout0.5", NULL, NULL, "dropout"},
         {":dropout0.5:alibi", NULL, "ALiBi", "ALiBi"},
         {":dropout0.5:det", NULL, NULL, "dropout"},
@@ -447,11 +454,9 @@ static void tiles_say_what_costs_more(void **state) {
     };
     static const struct {
         const char *options, *exact;
-    } others[] = {{":bias_bhqk:softcap9", two}, /* gfx90a knows less */
-                  {":softcap9:alibi", two},
-                  {":blockmask:softcap9", two},
-                  {":bias_bhqk:grads_qkvb:dbias_f32:softcap9", two},
-                  {":bias_bhqk:grads_qkvb:dbias_f32:acc_b", "dBias of every pair that is added to what is there"}};
+    } others[] = {{":softcap9:alibi:det", "a softcap with ALiBi, a bias or a mask in memory, in deterministic mode"},
+                  {":bias_bhqk:grads_qkvb:dbias_f32:acc_b:det",
+                   "dBias of every pair that is added to what is there, in deterministic mode"}}; /* of gfx90a */
     stw_variant own = tile_called("gfx942", "gfx942_32x128_hd64"), four = tile_called("sm80", "sm80_128x128_hd64"),
                 split = tile_called("sm80", "sm80_64x128_hd64"), sm90 = tile_called("sm90", "sm90_128x128_hd64"),
                 exact = tile_called("gfx90a", "gfx90a_32x128_hd64"), f32 = tile_called("sm80", "sm80_16x32_hd128_f32");
@@ -518,11 +523,11 @@ static void masks_are_found_before(void **state) {
             snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s300x270d64:%s", masks[m]);
             stw_attn_params p = params_of(text);
             stw_attn_steps_of(STW_CALL_BWD, &tile, &p, tiles[t].wave, &steps);
-            const int own = tiles[t].own && (m < 4 || !strcmp(tiles[t].arch, "gfx942")),
-                      ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0;
+            const int own = tiles[t].own, ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0;
             const int apart = tile.head_dim <= 64 && m < 3; /* else one kernel does it all */
             const int exact = own && apart && !ordered && !strcmp(tile.loop->name, "cdna_exact");
-            assert_int_equal(steps.count, 4 + exact);
+            const int every_exact = m == 4 && !strcmp(tiles[t].arch, "gfx90a");
+            assert_int_equal(steps.count, 4 + (exact || every_exact));
             const char *first = steps.step[0].entry + strlen("stw_attn_bwd_preprocess_");
             const char *before = !own ? "bf16" : ordered ? "cdna_ordered_hd" : "cdna_hd";
             assert_int_equal(strncmp(first, before, strlen(before)), 0);
@@ -532,6 +537,7 @@ static void masks_are_found_before(void **state) {
             assert_non_null(strstr(steps.step[2].entry, mode));
             if (own) assert_int_equal(strstr(steps.step[2].entry, "_hidden_ordered") != NULL, apart && ordered);
             if (exact) assert_non_null(strstr(steps.step[3].entry, "_bf16_hidden_exact"));
+            if (every_exact) assert_non_null(strstr(steps.step[3].entry, "_bf16_every_exact"));
             assert_int_equal(steps.split.heads * steps.split.rows, 1);
         }
     /* a summed dBias: not by the kernels that know a bias alone; the forward checks behind its kernel */
