@@ -97,7 +97,8 @@ template <int BM> struct sm90_dropout {
     }
 };
 
-/* 2 x, and 1 more if `word` is not below the threshold whose negative is given: two instructions, by the carry. */
+/* Returns 2 x + 1 where `word` is not below the threshold whose negative is given, else 2 x: two instructions, since the
+ * carry of an addition is the decision. */
 DEV_FN uint32_t sm90_append_kept(uint32_t x, uint32_t word, uint32_t negative) {
     uint32_t y;
     asm("{\n.reg .b32 t;\nadd.cc.u32 t, %2, %3;\naddc.u32 %0, %1, %1;\n}" : "=r"(y) : "r"(x), "r"(word), "r"(negative));
@@ -134,8 +135,8 @@ template <int N> struct sm90_philox {
             : "=r"(high), "=r"(low)
             : "r"(b), "r"(a));
     }
-    /* The words of call n behind x, the last one first: bit k of the four is that of word k. A threshold of 0, which
-     * keeps every word, has no negative and keeps none here: callers ask. */
+    /* Shifts the decisions about the words of call n into x, the last one first, so that bit k of the four is word k's.
+     * Callers ask for a threshold of 0, which keeps every word: its negative is 0, to which no addition carries. */
     DEV_METHOD uint32_t append_kept(uint32_t x, int n, uint32_t threshold) const {
         DEV_UNROLL_FOR (int k = 3; k >= 0; --k) x = sm90_append_kept(x, c[n][k], 0u - threshold);
         return x;
@@ -148,7 +149,7 @@ template <int N> struct sm90_philox {
     }
 };
 
-/* Products of our own map's calls in their first two rounds that are the same for all rows of a head and a key. */
+/* Holds what the first two rounds of our own map's calls multiply for a head and a key alone: once for all rows. */
 struct sm90_philox_of_key {
     uint32_t low_of_head, high, low; /* of the head in round 0, of the key in round 1 */
 

@@ -84,7 +84,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     STW_CDNA_MODES(CDNA_IN, id, type, T, hd)
 #define CDNA_BEHIND(id, type, T, hd)                                                                                   \
     CDNA_EXACT(id, type, T, exact, hd) STW_CDNA_MODES(EXACT_IN, id, type, T, hd)
-/* f16's has its exact steps within. */
+/* bf16 alone: f16's `every` has its exact steps within, without scratch. */
 #define CDNA_EVERY_BEHIND(id, hd)                                                                                      \
     CDNA_EXACT(id, bf16, dev_bf16, every_exact, hd, hd, CDNA_EVERYTHING)
 #define CDNA_TALL(id, type, T, hd)                                                                                     \
