@@ -97,8 +97,8 @@ template <int BM> struct sm90_dropout {
     }
 };
 
-/* Returns 2 x + 1 where `word` is not below the threshold whose negative is given, else 2 x: two instructions, since the
- * carry of an addition is the decision. */
+/* Returns 2 x + 1 where `word` is not below the threshold whose negative is given, else 2 x: two instructions, since
+ * the carry of an addition is the decision. */
 DEV_FN uint32_t sm90_append_kept(uint32_t x, uint32_t word, uint32_t negative) {
     uint32_t y;
     asm("{\n.reg .b32 t;\nadd.cc.u32 t, %2, %3;\naddc.u32 %0, %1, %1;\n}" : "=r"(y) : "r"(x), "r"(word), "r"(negative));
