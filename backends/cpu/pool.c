@@ -81,8 +81,9 @@ static void *worker_main(void *argument) {
     stw_pool *pool = self->pool;
     uint32_t last_job = 0; /* number of the job joined last; job numbers of open gates are never 0 twice */
     int joined_any = 0;
-    while (!atomic_load(&pool->stop)) {
+    for (;;) { /* stop is read after the gate: join_workers sets stop first, so nobody sleeps on the gate's last word */
         uint32_t gate = atomic_load(&pool->gate), job = gate / GATE_JOB;
+        if (atomic_load(&pool->stop)) return NULL;
         int fresh = !joined_any || job != last_job;
         if ((gate & GATE_OPEN) && fresh && self->number < atomic_load(&pool->limit)) {
             if (!atomic_compare_exchange_strong(&pool->gate, &gate, gate + 1)) continue;
@@ -94,7 +95,6 @@ static void *worker_main(void *argument) {
         }
         sleep_as(&pool->gate, gate, self->number);
     }
-    return NULL;
 }
 
 static void join_workers(stw_pool *pool, uint32_t started) {
