@@ -314,6 +314,9 @@ if PRELOAD:
                   bad[0]["text"] == text and f"FAIL given {LINES[1]}" in out, out, err)
             check(f"{variable}, {jobs} jobs: the others go on", {c["problem"] for c in x["cases"] if c["outcome"] == "ok"} >=
                   {LINES[0], *LINES[2:]} and totals(out)[1] == 1, out, err)
+        status, out, err = run("--backend", "cpu", "--jobs", jobs, *LINES, LD_PRELOAD=PRELOAD, WRONG_DESTROY="1")
+        check(f"WRONG_DESTROY, {jobs} jobs: the run fails, no case does", status == 1 and totals(out)[1] == 0 and
+              "outside its cases, the process died of signal 11" in err and "the run is not complete" in err, out, err)
     # ---- a merge that lacks memory is never a good one
     one = [c for c in a["cases"] if c["problem"] == LINES[0]][:1]
     save("good.json", changed(lambda d: d.update(id="g", cases=one, passed=1, features=[], command=[])))

@@ -2,8 +2,8 @@
  *
  * Preloaded by the tests of conform: a backward whose result is wrong, for what the command does then.
  * WRONG_DX_BYTE=N changes byte N of a jagged dx; WRONG_DQ=TEXT the first byte of dQ of calls whose plan's
- * description holds the text; WRONG_CRASH=TEXT ends the process in such a call, WRONG_EXIT=TEXT with status 0. CPU
- * memory only.
+ * description holds the text; WRONG_CRASH=TEXT ends the process in such a call, WRONG_EXIT=TEXT with status 0,
+ * WRONG_DESTROY=1 where a process that made such calls destroys a context. CPU memory only.
  * WRONG_MALLOC=N: the Nth allocation of a process and with WRONG_EVER=1 every later one fails. */
 #include "sternway/sternway.h"
 
@@ -26,6 +26,8 @@ STW_API stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *a
     return status;
 }
 
+static int calls; /* of stw_attn_bwd in this process */
+
 STW_API stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace, size_t workspace_size,
                                 stw_stream stream) {
     stw_status (*real)(const stw_plan *, const stw_attn_args *, void *, size_t, stw_stream);
@@ -33,6 +35,7 @@ STW_API stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args,
     const char *wrong = getenv("WRONG_DQ"), *crash = getenv("WRONG_CRASH"), *leave = getenv("WRONG_EXIT");
     char text[4096] = "";
     memcpy(&real, &symbol, sizeof real);
+    ++calls;
     stw_status status = real(plan, args, workspace, workspace_size, stream);
     if (status || stw_plan_describe(plan, text, sizeof text, NULL)) return status;
     if (crash && strstr(text, crash)) raise(SIGSEGV);
@@ -40,6 +43,14 @@ STW_API stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args,
     if (wrong && args->dq && strstr(text, wrong))
         ((unsigned char *)args->dq)[1] ^= 0x40; /* the exponent of a 16-bit number */
     return status;
+}
+
+STW_API void stw_context_destroy(stw_context *context) {
+    void (*real)(stw_context *);
+    void *symbol = real_of("stw_context_destroy");
+    memcpy(&real, &symbol, sizeof real);
+    real(context);
+    if (context && getenv("WRONG_DESTROY") && calls) raise(SIGSEGV);
 }
 
 /* Not under sanitizers, and of glibc: what the real one is called there. */

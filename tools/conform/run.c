@@ -2,8 +2,8 @@
  *
  * Running the list of cases in child processes: they claim cases from a counter in shared memory, write
  * results there and announce them through a pipe; the parent reports in the order of the list. A child that
- * crashes or hangs fails its case and is replaced. The parent never opens a context, so that drivers start
- * in the children only. */
+ * crashes or hangs fails its case and is replaced; between cases or behind the last, the run fails. The parent
+ * never opens a context, so that drivers start in the children only. */
 #include "conform.h"
 #include "tools/base/stop.h"
 #include "tools/verify/jagged.h"
@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define HANG_SECONDS  600
+#define END_SECONDS   60 /* to claim a case or, with none left, to destroy contexts */
 #define JOBS_MAX      64
 #define OTHER_THREADS 3
 #define CASE_COPIES   12
@@ -42,6 +43,7 @@ typedef struct run {
     conform_report_fn report;
     void *user;
     size_t *reported; /* cases of the list that were told, the first ones */
+    int broken;       /* a process did not end well outside its cases */
     int pipe[2];
     worker workers[JOBS_MAX];
 } run;
@@ -285,14 +287,19 @@ static int start_worker(run *r, int id) {
     return 1;
 }
 
-/* A child has ended: when it was in the middle of a case, that case failed. Returns 1 to replace it. */
+/* A child has ended: when it was in the middle of a case, that case failed, else the run. Returns 1 to replace it. */
 static int bury(run *r, int id, int status) {
     r->workers[id].pid = 0;
     size_t current = atomic_exchange(&r->current[id], 0);
-    if (!current) return !is_claimed_out(r, slot_of_worker(r, id)) && status != 0;
     char text[96];
     if (WIFSIGNALED(status)) snprintf(text, sizeof text, "the process died of signal %d", WTERMSIG(status));
     else snprintf(text, sizeof text, "the process ended with status %d", WEXITSTATUS(status));
+    if (!current) {
+        if (!status) return 0;
+        stw_tool_error("conform", NULL, "outside its cases, %s", text);
+        r->broken = 1;
+        return !is_claimed_out(r, slot_of_worker(r, id));
+    }
     fail_all(r, current - 1, text);
     sign(r, current - 1, stw_tool_seconds() - r->workers[id].since);
     atomic_store(&r->done[current - 1], 1);
@@ -307,7 +314,7 @@ static int watch_workers(run *r) {
         if (!w->pid) continue;
         size_t current = atomic_load(&r->current[id]);
         if (current != w->seen) w->seen = current, w->since = stw_tool_seconds();
-        if (current && stw_tool_seconds() - w->since > limit) kill(w->pid, SIGKILL);
+        if (stw_tool_seconds() - w->since > (current ? limit : END_SECONDS)) kill(w->pid, SIGKILL);
         if (waitpid(w->pid, &status, WNOHANG) == w->pid && bury(r, id, status) && !start_worker(r, id)) return 0;
     }
     return 1;
@@ -334,7 +341,7 @@ static int supervise(run *r) {
     if (stw_tool_stopped()) report_rest(r);
     else if (*r->reported < r->list->count)
         stw_tool_error("conform", NULL, "%zu of %zu cases did not run", r->list->count - *r->reported, r->list->count);
-    return *r->reported == r->list->count;
+    return *r->reported == r->list->count && !r->broken;
 }
 
 int conform_run(const conform_list *list, const conform_target *target, const conform_options *options,
