@@ -136,7 +136,7 @@ template <int N> struct sm90_philox {
             : "r"(b), "r"(a));
     }
     /* Shifts the decisions about the words of call n into x, the last one first, so that bit k of the four is word k's.
-     * Callers ask for a threshold of 0, which keeps every word: its negative is 0, to which no addition carries. */
+     * A threshold of 0 keeps every word, but its negative is 0, to which nothing carries: callers treat it apart. */
     DEV_METHOD uint32_t append_kept(uint32_t x, int n, uint32_t threshold) const {
         DEV_UNROLL_FOR (int k = 3; k >= 0; --k) x = sm90_append_kept(x, c[n][k], 0u - threshold);
         return x;

@@ -285,7 +285,7 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
     if constexpr (EXACT) {
         if constexpr (cdna_knows_bias(C::MODE))
             w.feature.template enter_every<false>(attn_cdna_again(u), h, w.scoring.high, w.thread());
-        if constexpr (C::MODE == CDNA_EVERYTHING) /* awaits nobody: where steps are exact, its calls are in no order */
+        if constexpr (C::MODE == CDNA_EVERYTHING) /* without turns: a kernel with exact steps takes none in this mode */
             if (w.feature.more.caps)
                 for (; block < end; ++block) attn_cdna_step<CDNA_EXACT_CAPPED>(w, block, 0);
         if constexpr (cdna_may_hide(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {

@@ -161,13 +161,12 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
     const int adds = (p->accumulate & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p);
     const int ordered = (features & DETERMINISTIC) != 0;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i) {
-        const uint32_t has = waves_of(&modes[i], tile->head_dim);
-        if (by_key && modes[i].number != MODE_bias && modes[i].number != MODE_every) continue;
-        if (adds && modes[i].number != MODE_every) continue;
-        const uint32_t of = modes[i].number;
-        if (is_few(tile) && of != MODE_plain && of != MODE_ordered && of != MODE_bias) continue;
-        if (of == MODE_every && ordered && !every_takes_turns(tile)) continue;
-        if (drains && modes[i].number == MODE_hidden && has == WAVES_two) continue;
+        const uint32_t number = modes[i].number, has = waves_of(&modes[i], tile->head_dim);
+        if (by_key && number != MODE_bias && number != MODE_every) continue;
+        if (adds && number != MODE_every) continue;
+        if (is_few(tile) && number != MODE_plain && number != MODE_ordered && number != MODE_bias) continue;
+        if (ordered && number == MODE_every && !every_takes_turns(tile)) continue;
+        if (drains && number == MODE_hidden && has == WAVES_two) continue;
         const uint32_t maybe = modes[i].maybe & (has == WAVES_two ? ~DETERMINISTIC : ~0u);
         if (has != WAVES_none && (features & ~maybe) == modes[i].always && modes[i].bytes <= bytes) return &modes[i];
     }
