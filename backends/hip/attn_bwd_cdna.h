@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass: 16-bit inputs, rows that are whole vectors, deterministic mode, ALiBi, a
- * softcap, dropout, a bias and masks in memory in any company (gfx90a: not all in deterministic mode;
- * backends/hip/attn_cdna.c). Every other problem takes the shared loop (common/kernels/attn_bwd.h). dQ, dK and dV are
- * all made; the scheduler drops a dK or dV that nobody wants, and sums of an unwanted dQ stay in the workspace. Sums of
- * dQ lie in the order of the shared loop; statistics are negated (STW_STATS_NEGATED).
+ * CDNA's own main loop of the backward pass: rows that are whole vectors, deterministic mode, ALiBi, a softcap,
+ * dropout, a bias and masks in memory in any company (backends/hip/attn_cdna.c). Every other problem takes the shared
+ * loop (common/kernels/attn_bwd.h). dQ, dK and dV are all made; the scheduler drops a dK or dV that nobody wants, and
+ * sums of an unwanted dQ stay in the workspace. Sums of dQ lie in the order of the shared loop; statistics are negated
+ * (STW_STATS_NEGATED). Below is the step of 16 bits.
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
  * head of the group, 32 rows a step. S and dP of a step are made in two halves:
@@ -62,6 +62,7 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         HD = HD_,
         MODE = MODE_,
         BM = 32,
+        BIAS_ROWS = BM, /* of a bias that are loaded together */
         BN = (int)STW_CDNA_BN(HD_),
         HELD = (int)STW_CDNA_HELD(HD_),                     /* queries in LDS at a time                 */
         PARTS = BM / HELD,                                  /* of a step, which follow one another      */
@@ -92,6 +93,9 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         /* other maps have steps of their own, AHEAD with calls beside products; else three kinds of steps spill */
         OTHERS = MODE == CDNA_DROPOUT && (WIDTH < 128 || HD == 128) && !attn_lifts<T_>::yes,
         AHEAD = OTHERS && WIDTH < 128,
+        /* features of a head are entered anew in each step; else registers spill */
+        ENTERS =
+            HD == 128 && (dev_is_f16<T_>::yes ? LEAF_K32 && MODE == CDNA_EVERYTHING : MODE == CDNA_EVERYTHING_ORDERED),
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
@@ -234,8 +238,10 @@ DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool s
 #if LEAF_K32
         if (ANY) cdna_settle_sums();
 #endif
-        if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
-        else w.dq.add(dq[half], part + half, false);
+        if (ANY && subnormal) {
+            if constexpr (C::MODE == CDNA_EVERYTHING_ORDERED) w.dq.add_in_turn(dq[half], part + half);
+            else w.dq.add(dq[half], part + half, true);
+        } else w.dq.add(dq[half], part + half, false);
     };
     auto put_next_rows = cdna_behind_fragment([&](int j) {
         if (j == 0) w.ahead.arrived(part == 0);

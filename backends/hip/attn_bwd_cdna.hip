@@ -87,6 +87,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 /* bf16 alone: f16's `every` has its exact steps within, without scratch. */
 #define CDNA_EVERY_BEHIND(id, hd)                                                                                      \
     CDNA_EXACT(id, bf16, dev_bf16, every_exact, hd, hd, CDNA_EVERYTHING)
+#define CDNA_EVERY_ORDERED(id, type, T, hd) CDNA(id, type, T, 1, every_ordered, hd, hd, CDNA_EVERYTHING_ORDERED)
 #define CDNA_TALL(id, type, T, hd)                                                                                     \
     CDNA(id, type, T, 1, tall, hd, STW_CDNA_TALL_V, CDNA_PLAIN)                                                        \
     CDNA(id, type, T, 1, tall_ordered, hd, STW_CDNA_TALL_V, CDNA_ORDERED)
@@ -96,31 +97,32 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
     CDNA_SHARED(id, hd, bm, bn, stages, warps, kb) CDNA_BOTH(CDNA_WHOLE, id, hd)
 #define ROW_cdna_tall(id, hd, bm, bn, stages, warps, kb)                                                               \
-    ROW_cdna(id, hd, bm, bn, stages, warps, kb) CDNA_TALL(id, f16, dev_f16, hd) CDNA_TALL(id, bf16, dev_bf16, hd)
-/* gfx950's: the kernel `bias` takes every feature but a softcap. */
+    ROW_cdna(id, hd, bm, bn, stages, warps, kb) CDNA_BOTH(CDNA_TALL, id, hd)
+/* gfx950's: the kernels `bias` and `every` take every feature. */
 #define CDNA_FEW(id, type, T, hd)                                                                                      \
     CDNA(id, type, T, (hd > 64 ? 1 : 2), plain, hd, hd, CDNA_PLAIN)                                                    \
     CDNA(id, type, T, (hd > 64 ? 1 : 2), ordered, hd, hd, CDNA_ORDERED)                                                \
-    CDNA(id, type, T, 1, bias, hd, hd, CDNA_BIAS)
+    CDNA(id, type, T, 1, bias, hd, hd, CDNA_BIAS)                                                                      \
+    CDNA(id, type, T, 1, every, hd, hd, CDNA_EVERYTHING)
 #define ROW_cdna_few(id, hd, bm, bn, stages, warps, kb)                                                                \
-    CDNA_SHARED(id, hd, bm, bn, stages, warps, kb) CDNA_FEW(id, f16, dev_f16, hd) CDNA_FEW(id, bf16, dev_bf16, hd)
+    CDNA_SHARED(id, hd, bm, bn, stages, warps, kb) CDNA_BOTH(CDNA_FEW, id, hd)
 #define ROW_cdna_exact(id, hd, bm, bn, stages, warps, kb)                                                              \
     CDNA_SHARED(id, hd, bm, bn, stages, warps, kb)                                                                     \
-    CDNA_BOTH(CDNA_WHOLE, id, hd) CDNA_BOTH(CDNA_BEHIND, id, hd) CDNA_EVERY_BEHIND(id, hd)
-#define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
-    CDNA_SHARED(id, hd, bm, bn, stages, warps, kb)                                                                     \
-    CDNA_WHOLE(id, bf16, dev_bf16, hd) CDNA_BEHIND(id, bf16, dev_bf16, hd) CDNA_EVERY_BEHIND(id, hd)                   \
-    BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
-#define ROW_cdna_bf16_tall(id, hd, bm, bn, stages, warps, kb)                                                          \
-    ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA_TALL(id, bf16, dev_bf16, hd)
+    CDNA_BOTH(CDNA_WHOLE, id, hd) CDNA_BOTH(CDNA_BEHIND, id, hd) CDNA_EVERY_BEHIND(id, hd)                             \
+    CDNA_BOTH(CDNA_EVERY_ORDERED, id, hd)
+#define ROW_cdna_exact_tall(id, hd, bm, bn, stages, warps, kb)                                                         \
+    ROW_cdna_exact(id, hd, bm, bn, stages, warps, kb) CDNA_BOTH(CDNA_TALL, id, hd)
 #define ROW_cdna_f32(id, hd, bm, bn, stages, warps, kb)                                                                \
     static_assert(bm == attn_cdna_f32<hd>::BM, "both kinds of kernels have the same query blocks");                    \
-    ROW_f32(id, hd, bm, bn, stages, warps, kb) __attribute__((amdgpu_waves_per_eu(1, 1)))                              \
-    KERNEL(stw_attn_bwd_##id##_f32_plain, 256, (attn_cdna_main<attn_cdna_f32<hd>>(launch, dev_shared)))                \
+    ROW_f32(id, hd, bm, bn, stages, warps, kb)                                                                         \
+    CDNA_F32(id, plain, attn_cdna_main, hd, CDNA_PLAIN) CDNA_F32(id, ordered, attn_cdna_main, hd, CDNA_ORDERED)        \
+    CDNA_F32(id, exact, attn_cdna_exact, hd, CDNA_PLAIN)                                                               \
+    CDNA_F32(id, every, attn_cdna_main, hd, CDNA_EVERYTHING)                                                           \
+    CDNA_F32(id, every_ordered, attn_cdna_main, hd, CDNA_EVERYTHING_ORDERED)                                           \
+    CDNA_F32(id, every_exact, attn_cdna_exact, hd, CDNA_EVERYTHING)
+#define CDNA_F32(id, mode, kernel, hd, MODE)                                                                           \
     __attribute__((amdgpu_waves_per_eu(1, 1)))                                                                         \
-    KERNEL(stw_attn_bwd_##id##_f32_ordered, 256, (attn_cdna_main<attn_cdna_f32<hd, CDNA_ORDERED>>(launch, dev_shared)))\
-    __attribute__((amdgpu_waves_per_eu(1, 1)))                                                                         \
-    KERNEL(stw_attn_bwd_##id##_f32_exact, 256, (attn_cdna_exact<attn_cdna_f32<hd>>(launch, dev_shared)))
+    KERNEL(stw_attn_bwd_##id##_f32_##mode, 256, (kernel<attn_cdna_f32<hd, MODE>>(launch, dev_shared)))
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                                     \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * f32 in CDNA's own main loop (attn_bwd_cdna.h): problems without features besides masks. The scheduler is the same,
- * a step is another, of 16 query rows at a time, since no operand has to be rounded, zipped or transposed:
+ * f32 in CDNA's own main loop (attn_bwd_cdna.h): without features besides masks of positions, or with all of them
+ * (CDNA_EVERYTHING). The scheduler is the same, a step is another, of 16 query rows at a time, since no operand has to
+ * be rounded, zipped or transposed:
  *
  *   an instruction takes one k of every lane, 4 in all; four of them, for the four floats of 16 bytes, make a product
  *   S  = Q K^T    Lane (n, g) reads columns 16 j + 4 g .. of row n of Q, and holds those of its keys. dP likewise.
@@ -16,6 +17,11 @@
  * A work tile that may have subnormal sums of dQ (attn_bwd_subnormal.h) is left to a kernel of its own: loops of
  * compare-and-swap beside the others would cost these a hundred registers. In deterministic mode (CDNA_ORDERED) nobody
  * else adds in a key block's turn: steps CDNA_ANY load a sum and store it, which loses nothing.
+ *
+ * With features a step makes P behind all of S, and dS behind all of dP: beside products clang 19 would unroll both
+ * with them. A bias is loaded for 16 queries, ahead of their products; what a step needs of features is made anew in
+ * each, and some places in LDS where they are used, since K, V, K^T and sums leave few registers. The tanh of a softcap
+ * is the shared kernels' (dev_tanh), whose error is one of f32.
  *
  * Of head dim 64 a work tile has 192 keys, of 128 it has 128, of 256 it has 64: in each K, V, K^T and the sums of dK
  * and dV take 240 or 320 registers of a lane. Rows in LDS are 8 banks apart as those of 16 bits are, so that no access
@@ -32,19 +38,22 @@ template <int HD_, int MODE_ = CDNA_PLAIN> struct attn_cdna_f32 {
     typedef float T;
     enum {
         HD = HD_,
-        MODE = MODE_, /* CDNA_PLAIN or CDNA_ORDERED */
+        MODE = MODE_, /* plain, ordered, everything or everything ordered */
         P_SCALED = false,
         AHEAD = false,
-        OTHERS = false, /* there is no dropout */
-        TURNS = cdna_turns(MODE_, true, false),
+        OTHERS = false, /* dropout is decided before a step */
+        ENTERS = true,  /* features of a head anew in each step; else registers spill */
+        TURNS = cdna_turns(MODE_, true, true),
         BM = HD_ > 64 ? 16 : 32, /* as in the tuning tables */
         BN = (int)STW_CDNA_F32_BN(HD_),
         HELD = 16,
+        BIAS_ROWS = HELD,
         PARTS = BM / HELD,
         KEYS = BN / 4,
         TILES = KEYS / 16,
         SKIPS = 0,
         SCORES_HERE = 0,
+        WIDTH = HD,
         PIECES = HD / 32, /* two of 16 bytes a lane */
         PIECES_V = PIECES,
         FRAGMENTS = HD / 16, /* of 16 bytes a lane in 16 rows */
@@ -130,7 +139,12 @@ template <int HD, int MODE> struct attn_cdna_lds<attn_cdna_f32<HD, MODE>> {
     cdna_lds *row, *four; /* the lane's of row n, of row 4 g                      */
     cdna_lds *ds, *to_ds; /* of dS: fragments of query n; query 4 g of key n     */
     cdna_lds *stats, *to_stats;
+    enum { MAKES = cdna_is_everything(MODE) }; /* places anew: to_stats is where statistics begin */
 
+    DEV_FN int lane_anew() {
+        const uint32_t all = cdna_opaque(~0u);
+        return (int)__builtin_amdgcn_mbcnt_hi(all, __builtin_amdgcn_mbcnt_lo(all, 0));
+    }
     DEV_METHOD void set(cdna_lds *lds, int wave, int lane) {
         const int n = lane % 16, g = lane / 16;
         row = lds + (n * C::ROW + g * 16);
@@ -138,7 +152,7 @@ template <int HD, int MODE> struct attn_cdna_lds<attn_cdna_f32<HD, MODE>> {
         ds = lds + (C::AT_DS + n / 4 * C::SCORE_FOUR + n % 4 * C::SCORE_ROW + g * 16);
         to_ds = lds + (C::AT_DS + g * C::SCORE_FOUR + (C::KEYS * wave + n) * 4);
         stats = lds + (C::AT_STATS + g * 16);
-        to_stats = lds + (C::AT_STATS + lane * 4);
+        to_stats = lds + (C::AT_STATS + (MAKES ? 0 : lane * 4));
     }
     /* Fragment `at`: those of Q and dO by rows, those of dO and Q by fours of rows. */
     DEV_METHOD leaf_u4 read(int at) const {
@@ -148,10 +162,20 @@ template <int HD, int MODE> struct attn_cdna_lds<attn_cdna_f32<HD, MODE>> {
         return cdna_get(four + (first + j % 4 * C::ROW + j / 4 * 256));
     }
     DEV_METHOD leaf_u4 read_ds(int p) const { return cdna_get(ds + 64 * p); }
-    DEV_METHOD void put_ds(int i, int r, float x) const { cdna_put(to_ds + (r * C::SCORE_ROW + 64 * i), x); }
-    DEV_METHOD cdna_lds *stat(uint32_t) const { return to_stats; }
+    /* Of a part, the place for put_ds. */
+    DEV_METHOD cdna_lds *place(int wave) const {
+        if constexpr (!MAKES) return to_ds;
+        const int lane = lane_anew();
+        return to_stats + (C::AT_DS - C::AT_STATS + lane / 16 * C::SCORE_FOUR + (C::KEYS * wave + lane % 16) * 4);
+    }
+    DEV_FN void put_ds(cdna_lds *to, int i, int r, float x) { cdna_put(to + (r * C::SCORE_ROW + 64 * i), x); }
+    DEV_METHOD cdna_lds *stat(uint32_t) const {
+        if constexpr (MAKES) return to_stats + lane_anew() * 4;
+        return to_stats;
+    }
     DEV_METHOD leaf_f4 read_stats(int part, int delta) const {
-        return cdna_floats(cdna_get(stats + (4 * C::BM * delta + 64 * part)));
+        cdna_lds *const from = MAKES ? to_stats + lane_anew() / 16 * 16 : stats;
+        return cdna_floats(cdna_get(from + (4 * C::BM * delta + 64 * part)));
     }
 };
 
@@ -314,7 +338,14 @@ template <int KIND, int HD, int MODE>
 DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD, MODE>> &w, int block, int part, bool) {
     typedef attn_cdna_f32<HD, MODE> C;
     enum { T = C::TILES, MASKED = KIND != CDNA_INNER, FRAGMENTS = C::FRAGMENTS, COLUMNS = C::COLUMNS };
-    const leaf_f4 lse = w.lds.read_stats(part, 0), delta = w.lds.read_stats(part, 1);
+    enum { EVERY = attn_cdna_scores<KIND, C>::EVERY, CAPPED = attn_cdna_scores<KIND, C>::CAPPED };
+    if constexpr (EVERY) {
+        w.feature.template fetch<true>();
+        w.feature.prepare(part);
+        if (part == 0) w.feature.enter_step(block, w.thread());
+    }
+    const leaf_f4 lse = w.lds.read_stats(part, 0);
+    leaf_f4 delta = w.lds.read_stats(part, 1);
     attn_cdna_scores<KIND, C> t;
     cdna_chains<2 * T> of_s, of_dp;
     cdna_chains<4 * T> of_dv, of_dk;
@@ -322,6 +353,7 @@ DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD, MODE>> &w, int block
     leaf_f4 dq[COLUMNS];
     cdna_stream<attn_cdna_f32_rows_source<C>> rows(w.lds);
     t.enter(w.scoring, w.feature, block, part);
+    if constexpr (EVERY) t.start = delta *= (leaf_f4)w.feature.more.start;
     DEV_UNROLL_FOR (int i = 0; i < T; ++i) t.s[i] = leaf_f4{0, 0, 0, 0}, t.dp[i] = delta;
     DEV_UNROLL_FOR (int c = 0; c < COLUMNS; ++c) dq[c] = leaf_f4{0, 0, 0, 0};
     auto nothing = [](int) {};
@@ -329,8 +361,18 @@ DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD, MODE>> &w, int block
     auto softmax = [&](int piece) {
         const int e = piece / 3, stage = piece % 3, k = e / T, i = e % T;
         if (stage == 0) {
-            t.p[e] = __builtin_elementwise_fma(k ? t.s[i].zw : t.s[i].xy, (leaf_f2)w.scoring.scale_log2,
-                                               k ? lse.zw : lse.xy);
+            leaf_f2 x = k ? t.s[i].zw : t.s[i].xy;
+            leaf_f2 factor = (leaf_f2)w.scoring.scale_log2, more = k ? lse.zw : lse.xy;
+            if constexpr (EVERY) factor = (leaf_f2)t.scale_log2, more = t.added(w.feature, more, e);
+            if constexpr (CAPPED) {
+                DEV_UNROLL_FOR (int r = 0; r < 2; ++r) {
+                    float slope;
+                    x[r] = dev_tanh(x[r] * w.feature.more.doubled, &slope);
+                    t.slopes[e][r] = slope;
+                }
+                factor = (leaf_f2)w.feature.more.cap;
+            }
+            t.p[e] = __builtin_elementwise_fma(x, factor, more);
             t.look(w.scoring, w.feature, lse, e);
             return;
         }
@@ -338,17 +380,27 @@ DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD, MODE>> &w, int block
         if constexpr (MASKED) t.p[e][r] = t.sees[e][r] ? t.p[e][r] : -dev_infinity();
         t.p[e][r] = dev_exp2_fast(t.p[e][r]);
     };
-    /* dS = P (dP - delta): the product, to LDS */
+    auto sloped = [&](int e) {
+        if constexpr (!CAPPED) return t.ds[e];
+        else return leaf_f2{cdna_times(t.ds[e].x, t.slopes[e].x), cdna_times(t.ds[e].y, t.slopes[e].y)};
+    };
+    /* dS = P (dP - delta): the product, to LDS. Under a softcap the derivative comes there, since dBias is without. */
+    cdna_lds *to_ds = w.lds.place(w.wave);
     auto gradient = [&](int piece) {
         const int e = piece / 2, k = e / T, i = e % T;
         if (piece % 2) {
-            w.lds.put_ds(i, 2 * k, t.ds[e].x);
-            w.lds.put_ds(i, 2 * k + 1, t.ds[e].y);
+            const leaf_f2 ds = sloped(e);
+            w.lds.put_ds(to_ds, i, 2 * k, ds.x);
+            w.lds.put_ds(to_ds, i, 2 * k + 1, ds.y);
             return;
         }
-        const leaf_f2 flow = k ? t.dp[i].zw : t.dp[i].xy;
-        if constexpr (MASKED) t.ds[e] = leaf_f2{cdna_times(t.p[e].x, flow.x), cdna_times(t.p[e].y, flow.y)};
-        else t.ds[e] = t.p[e] * flow;
+        if constexpr (EVERY) {
+            t.ds[e] = t.flow_into(t.p[e], e);
+        } else {
+            const leaf_f2 flow = k ? t.dp[i].zw : t.dp[i].xy;
+            if constexpr (MASKED) t.ds[e] = leaf_f2{cdna_times(t.p[e].x, flow.x), cdna_times(t.p[e].y, flow.y)};
+            else t.ds[e] = t.p[e] * flow;
+        }
     };
     auto add_s = [&](int x) { t.s[x % T] += of_s.take(x); };
     auto add_dp = [&](int x) { t.dp[x % T] += of_dp.take(x); };
@@ -359,9 +411,27 @@ DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD, MODE>> &w, int block
         else if (part == C::PARTS - 1) w.stats.put(w.ahead, w.lds, w.dq.at);
     };
     attn_cdna_f32_ABt<0, 0, C>(t.s, of_s, rows, 0, w.lds, w.keys.k, nothing, nothing);
-    attn_cdna_f32_ABt<2 * T, 6 * T, C>(t.dp, of_dp, rows, FRAGMENTS, w.lds, w.keys.v, add_s, softmax);
-    attn_cdna_f32_AtB<2 * T, 4 * T, C>(w.dv, of_dv, t.p, rows, 2 * FRAGMENTS, w.lds, add_dp, gradient);
-    attn_cdna_f32_AtB<4 * T, 0, C>(w.dk, of_dk, t.ds, rows, 3 * FRAGMENTS, w.lds, add_dv, nothing);
+    if constexpr (EVERY) { /* one after the other: what is beside a product is unrolled with all of it */
+        DEV_UNROLL_FOR (int x = 0; x < 2 * T; ++x) add_s(x);
+        DEV_UNROLL_FOR (int piece = 0; piece < 6 * T; ++piece) softmax(piece);
+        attn_cdna_f32_ABt<0, 0, C>(t.dp, of_dp, rows, FRAGMENTS, w.lds, w.keys.v, nothing, nothing);
+        DEV_UNROLL_FOR (int x = 0; x < 2 * T; ++x) add_dp(x);
+        to_ds = w.lds.place(w.wave);
+        DEV_UNROLL_FOR (int piece = 0; piece < 4 * T; ++piece) gradient(piece);
+        w.feature.template store_gradient<false>(t, 1.0f, block, part, w.thread());
+        DEV_UNROLL_FOR (int e = 0; e < 2 * T; ++e) {
+            t.ds[e] = sloped(e);
+            t.p[e] = t.kept(t.p[e], leaf_f2{0.0f, 0.0f}, e % T, e / T);
+        }
+        attn_cdna_f32_AtB<0, 0, C>(w.dv, of_dv, t.p, rows, 2 * FRAGMENTS, w.lds, nothing, nothing);
+        DEV_UNROLL_FOR (int x = 0; x < 4 * T; ++x) add_dv(x);
+        attn_cdna_f32_AtB<0, 0, C>(w.dk, of_dk, t.ds, rows, 3 * FRAGMENTS, w.lds, nothing, nothing);
+        DEV_UNROLL_FOR (int x = 0; x < 4 * T; ++x) add_dk(x);
+    } else {
+        attn_cdna_f32_ABt<2 * T, 6 * T, C>(t.dp, of_dp, rows, FRAGMENTS, w.lds, w.keys.v, add_s, softmax);
+        attn_cdna_f32_AtB<2 * T, 4 * T, C>(w.dv, of_dv, t.p, rows, 2 * FRAGMENTS, w.lds, add_dp, gradient);
+        attn_cdna_f32_AtB<4 * T, 0, C>(w.dk, of_dk, t.ds, rows, 3 * FRAGMENTS, w.lds, add_dv, nothing);
+    }
     if (part == 0) w.turn.acknowledge();
     cdna_barrier(); /* all waves have written dS and read Q and dO */
     if (part == 0) {
@@ -369,14 +439,16 @@ DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD, MODE>> &w, int block
         w.turn.look();
     }
     cdna_stream<attn_cdna_f32_ds_source<C>> ds(w.lds);
-    attn_cdna_f32_AB<4 * T, 2 * C::UNITS + 1, C>(dq, of_dq, ds, w.lds, w.keys.kt, add_dk, put_next_rows);
+    if constexpr (EVERY)
+        attn_cdna_f32_AB<0, 2 * C::UNITS + 1, C>(dq, of_dq, ds, w.lds, w.keys.kt, nothing, put_next_rows);
+    else attn_cdna_f32_AB<4 * T, 2 * C::UNITS + 1, C>(dq, of_dq, ds, w.lds, w.keys.kt, add_dk, put_next_rows);
     /* loads come before the additions, so that no step waits for its own */
     w.queries.fetch(w.ahead);
     if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
     CDNA_FENCE();
     DEV_UNROLL_FOR (int x = 0; x < 2 * COLUMNS; ++x) dq[x % COLUMNS] += of_dq.take(x);
     if (part == 0) w.turn.wait(block);
-    if constexpr (KIND == CDNA_ANY && (int)C::TURNS != CDNA_NO_TURNS) w.dq.add_in_turn(dq, part);
+    if constexpr (KIND >= CDNA_ANY && (int)C::TURNS != CDNA_NO_TURNS) w.dq.add_in_turn(dq, part);
     else w.dq.add(dq, part, cdna_is_exact(KIND));
     if (part == C::PARTS - 1) {
         w.dq.next();

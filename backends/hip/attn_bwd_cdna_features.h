@@ -19,11 +19,13 @@ enum {
     CDNA_BIAS,
     CDNA_BYTES,
     CDNA_HIDDEN_ORDERED,
-    CDNA_EVERYTHING
+    CDNA_EVERYTHING,
+    CDNA_EVERYTHING_ORDERED /* f32, and gfx90a */
 };
+DEV_FN constexpr bool cdna_is_everything(int mode) { return mode >= CDNA_EVERYTHING; }
 /* The one of them whose feature it has. */
 DEV_FN constexpr int cdna_feature_of(int mode) {
-    return mode == CDNA_HIDDEN_ORDERED ? CDNA_HIDDEN : mode == CDNA_EVERYTHING ? CDNA_BIAS : mode;
+    return mode == CDNA_HIDDEN_ORDERED ? CDNA_HIDDEN : cdna_is_everything(mode) ? CDNA_BIAS : mode;
 }
 DEV_FN constexpr bool cdna_knows_bias(int mode) { return cdna_feature_of(mode) == CDNA_BIAS; }
 DEV_FN constexpr bool cdna_hides(int mode) { return cdna_feature_of(mode) == CDNA_HIDDEN; }
@@ -35,8 +37,8 @@ DEV_FN bool cdna_has_masks(cdna_launch l) { return (l->p.features & (STW_FEAT_IN
  * work tiles are left to an exact kernel where turns allow it. */
 enum { CDNA_NO_TURNS, CDNA_TURNS_ASKED, CDNA_TURNS };
 DEV_FN constexpr int cdna_turns(int mode, bool one_wave, bool leaves) {
-    if (mode == CDNA_EVERYTHING && leaves) return CDNA_NO_TURNS; /* exact steps beside its own would have scratch */
-    if (mode == CDNA_ORDERED || mode == CDNA_HIDDEN_ORDERED) return CDNA_TURNS;
+    if (mode == CDNA_EVERYTHING && leaves) return CDNA_NO_TURNS; /* where exact steps are beside its own */
+    if (mode == CDNA_ORDERED || mode == CDNA_HIDDEN_ORDERED || mode == CDNA_EVERYTHING_ORDERED) return CDNA_TURNS;
     return mode != CDNA_PLAIN && one_wave ? CDNA_TURNS_ASKED : CDNA_NO_TURNS;
 }
 /* ALiBi: in kernels of its own, and in those for dropout where the call asks for it. */
@@ -131,7 +133,7 @@ template <class C> struct attn_cdna_turn<C, CDNA_NO_TURNS> {
 /* A number that all lanes share, in a scalar register where vector registers are few. */
 DEV_FN float cdna_scalar(float x) { return __builtin_bit_cast(float, dev_uniform(__builtin_bit_cast(int, x))); }
 template <class C> DEV_FN float cdna_shared(float x) {
-    if constexpr (C::IN_AGPRS) return x;
+    if constexpr (C::IN_AGPRS && sizeof(typename C::T) == 2) return x;
     else return cdna_scalar(x);
 }
 
@@ -142,7 +144,9 @@ template <class C> DEV_FN float cdna_alone(float x) {
 }
 
 /* The contrary, where scalar registers are. */
-template <class C> DEV_FN uint32_t cdna_spread(uint32_t x) { return C::WIDTH < 128 ? cdna_opaque(x) : x; }
+template <class C> DEV_FN uint32_t cdna_spread(uint32_t x) {
+    return C::WIDTH < 128 && sizeof(typename C::T) == 2 ? cdna_opaque(x) : x;
+}
 
 /* What a feature knows of the problem: set() of a work tile, then lift() where Q and K are multiplied by powers of two,
  * enter_head() of a query head. */
@@ -208,10 +212,10 @@ template <class C> struct attn_cdna_distances<C, true> {
 /* Softcap: P = exp(cap tanh(x) - LSE) with x = scale S / cap, dS = P (1 - tanh(x)^2) (dP - delta). With u =
  * 2 / (1 + e^(2 x)) the tangent is 1 - u, and the derivative u (1 + tangent): it keeps its digits where u is small. */
 template <class C> struct attn_cdna_softcap {
-    float doubled, cap; /* S to 2 x, tanh to a score, both times log2(e) */
+    float doubled, cap; /* S to 2 x (f32: S to x), tanh to a score; both times log2(e), but not S to x */
 
     DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
-        doubled = cdna_shared<C>(l->p.scale / l->p.softcap * (2.0f * DEV_LOG2E));
+        doubled = cdna_shared<C>(l->p.scale / l->p.softcap * (sizeof(typename C::T) == 4 ? 1.0f : 2.0f * DEV_LOG2E));
         cap = cdna_shared<C>(l->p.softcap * DEV_LOG2E);
     }
     /* S has the factors of Q and K (attn_bwd_cdna_lift.h). */
@@ -315,11 +319,11 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
     }
     DEV_METHOD uint32_t own_map(int block) const {
         uint32_t all = 0;
-        DEV_ROLLED_FOR (int half = 0; half < 2; ++half)
+        DEV_ROLLED_FOR (int half = 0; half < C::BM / 16; ++half)
             DEV_ROLLED_FOR (int i = 0; i < C::TILES; ++i) {
                 uint32_t kept = 0;
                 DEV_ROLLED_FOR (int next = 0; next <= (shift ? 1 : 0); ++next)
-                    kept |= kept_words(stw_philox4x32(10, row + (uint32_t)(8 * block + 4 * half + next),
+                    kept |= kept_words(stw_philox4x32(10, row + (uint32_t)(C::BM / 4 * block + 4 * half + next),
                                                       col + (uint32_t)(16 * i), third[0], third[1], key[0], key[1]))
                             << (4 * next);
                 all |= (kept >> shift & 15u) << (16 * half + 4 * i);
@@ -332,9 +336,9 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         const int lane = thread & 63, n = lane & 15, g = lane >> 4, odd = C::TILES * (thread >> 6) & 1;
         const uint64_t first = ((uint64_t)third[1] << 32 | third[0]) + (uint32_t)(lane & 31);
         uint32_t made = 0, all = 0;
-        DEV_ROLLED_FOR (int half = 0; half < 2; ++half) {
+        DEV_ROLLED_FOR (int half = 0; half < C::BM / 16; ++half) {
             const stw_philox_words x =
-                stw_philox4x32(7, (uint32_t)first, (uint32_t)(first >> 32), (uint32_t)(2 * block + half),
+                stw_philox4x32(7, (uint32_t)first, (uint32_t)(first >> 32), (uint32_t)(C::BM / 16 * block + half),
                                col + (uint32_t)(lane >> 5), key[0], key[1]);
             DEV_UNROLL_FOR (int i = 0; i < 16; ++i)
                 made |= (x.word[i / 4] >> (8 * (i % 4)) & 0xFFu) <= limit ? 1u << (16 * half) << i : 0u;
@@ -356,8 +360,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
         const uint64_t base = (uint64_t)third[1] << 32 | third[0];
         const int calls = dev_uniform((int)(third[0] | stride)) & 3 ? C::TILES + 1 : (int)C::TILES;
         uint32_t made = 0, all = 0;
-        DEV_ROLLED_FOR (int half = 0; half < 2; ++half) {
-            const uint64_t number = base + (uint64_t)(uint32_t)(block * 32 + 16 * half + 4 * g + (n & 3)) * stride;
+        DEV_ROLLED_FOR (int half = 0; half < C::BM / 16; ++half) {
+            const uint64_t number = base + (uint64_t)(uint32_t)(block * C::BM + 16 * half + 4 * g + (n & 3)) * stride;
             DEV_ROLLED_FOR (int i = 0; i < calls; ++i) {
                 const uint64_t counter = (number >> 2) + (uint32_t)((n >> 2) + 4 * i);
                 made |=
@@ -385,9 +389,9 @@ template <class C> struct attn_cdna_feature<C, CDNA_DROPOUT> : attn_cdna_alibi<C
  * put S anywhere (-1e9 in all of a row), so LSE comes without log2(e), and the difference S - LSE first. */
 template <class C> struct attn_cdna_bias {
     cdna_buffer from;
-    uint32_t at;                   /* of the lane's first query of the next block and its key of tile 0  */
-    int query, keys;               /* bytes: a row, 16 keys                                              */
-    uint32_t next[2][C::TILES][4]; /* of query 4 g + r: as loaded, an element in the low bits            */
+    uint32_t at;     /* of the lane's first query of the next block and its key of tile 0  */
+    int query, keys; /* bytes: a row, 16 keys                                              */
+    uint32_t next[C::BIAS_ROWS / 16][C::TILES][4]; /* of query 4 g + r: as loaded, an element in the low bits */
 
     DEV_METHOD void set(int element, cdna_launch l) {
         query = (int)l->p.bias.query * element;
@@ -407,7 +411,7 @@ template <class C> struct attn_cdna_bias {
     }
     /* load(offset): an element. */
     template <class Load> DEV_METHOD void fetch_by(Load load) {
-        DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+        DEV_UNROLL_FOR (int half = 0; half < C::BIAS_ROWS / 16; ++half)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
                 const uint32_t row = at + (uint32_t)((16 * half + r) * query);
                 DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) next[half][i][r] = load(row + (uint32_t)(i * keys));
@@ -434,7 +438,7 @@ template <class C> struct attn_cdna_bias {
  * to (bias - LSE), minus the distance or the key's own; with a bias before log2(e) is multiplied by (to_log2).
  *
  * Kernels CDNA_EVERYTHING have these steps alone, and CDNA_CAPPED for a softcap; they add f32 dBias to what is there
- * where the call asks for it. dBias is dS before the softcap's derivative. */
+ * where the call asks for it. dBias is dS before the softcap's derivative. f32 loads the bias in the step itself. */
 template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     attn_cdna_feature<C, CDNA_DROPOUT> more; /* of it dropout, and a softcap */
     attn_cdna_feature<C, CDNA_HIDDEN> masks;
@@ -449,7 +453,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
 
     DEV_FN bool is_every(cdna_launch l) {
         const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_DROPOUT | STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK;
-        return C::MODE == CDNA_EVERYTHING || !(l->p.features & STW_FEAT_BIAS) || (l->p.features & others) ||
+        return cdna_is_everything(C::MODE) || !(l->p.features & STW_FEAT_BIAS) || (l->p.features & others) ||
                (l->bias_direct && l->p.dbias_dtype == STW_F32);
     }
     DEV_METHOD void set(const attn_work_tile &, cdna_launch l, int) {
@@ -480,6 +484,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         if (l->p.features & STW_FEAT_ALIBI)
             slope = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] *
                     ((columns ? 1.0f : -1.0f) * (biased ? 1.0f : DEV_LOG2E));
+        slope = cdna_shared<C>(slope);
         more.set(u, l, high);
         if (LIFTED) more.lift();
         more.enter_head(u, l, h, 0, thread);
@@ -489,7 +494,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
     template <bool LIFTED, class Scores>
     DEV_METHOD void store_gradient(Scores &t, float to_sums, int block, int half, int thread) const {
         if (!gradient) return;
-        if constexpr (Scores::CAPPED)
+        if constexpr (Scores::CAPPED && sizeof(typename C::T) == 2)
             DEV_UNROLL_FOR (int e = 0; e < 2 * C::TILES; ++e) t.ds[e] = t.flow_into(t.pz[e], e);
         cdna_launch l = cdna_launch_again();
         const int row0 = block * C::BM + 16 * half + 4 * (thread >> 4 & 3);
@@ -502,7 +507,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
             return row < rows && col < cols ? (uint32_t)(row * query + col * key) : CDNA_NOWHERE;
         };
         float there[C::TILES][4] = {};
-        if (C::MODE == CDNA_EVERYTHING && (l->p.accumulate & STW_OUT_DBIAS)) /* all loads come before the stores */
+        if (cdna_is_everything(C::MODE) && (l->p.accumulate & STW_OUT_DBIAS)) /* all loads come before the stores */
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
                 DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
                     there[i][r] =
@@ -510,21 +515,27 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
                 const leaf_f2 ds = t.ds[C::TILES * (r / 2) + i] * (leaf_f2)(LIFTED ? to_sums * 0x1p10f : 1.0f);
-                const uint32_t two = LIFTED || Scores::CAPPED ? cdna_operand(typename C::T(), ds) : t.ds16[i][r / 2];
-                if (element == 4)
+                if (element == 4) {
                     __builtin_amdgcn_raw_buffer_store_b32(
-                        __builtin_bit_cast(uint32_t, C::MODE == CDNA_EVERYTHING ? there[i][r] + ds[r % 2] : ds[r % 2]),
+                        __builtin_bit_cast(uint32_t, cdna_is_everything(C::MODE) ? there[i][r] + ds[r % 2] : ds[r % 2]),
                         to, place(i, r), 0, 0);
-                else __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, place(i, r), 0, 0);
+                } else if constexpr (sizeof(typename C::T) == 2) {
+                    const uint32_t two =
+                        LIFTED || Scores::CAPPED ? cdna_operand(typename C::T(), ds) : t.ds16[i][r / 2];
+                    __builtin_amdgcn_raw_buffer_store_b16((uint16_t)(r % 2 ? two >> 16 : two), to, place(i, r), 0, 0);
+                }
             }
     }
     template <bool ANY> DEV_METHOD void fetch() {
         if (!ANY || element == 2) this->fetch_halves();
         else if (element == 4) this->fetch_words();
         else this->fetch_bytes();
-        this->at += (uint32_t)(C::BM * this->query);
+        this->at += (uint32_t)(C::BIAS_ROWS * this->query);
     }
-    DEV_FN uint32_t half_as_float(uint32_t x) { return __builtin_bit_cast(uint32_t, cdna_pair(typename C::T(), x).x); }
+    DEV_FN uint32_t half_as_float(uint32_t x) {
+        if constexpr (sizeof(typename C::T) == 4) return x; /* there are none */
+        else return __builtin_bit_cast(uint32_t, cdna_pair(typename C::T(), x).x);
+    }
     /* EVERY, behind prepare(). */
     DEV_METHOD void enter_step(int block, int thread) {
         more.enter_step(block, thread);
@@ -533,22 +544,23 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         bits |= masks.bits;
     }
     template <class Work> DEV_METHOD void of_each(Work work) {
-        DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+        DEV_UNROLL_FOR (int half = 0; half < C::BIAS_ROWS / 16; ++half)
             DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
                 DEV_UNROLL_FOR (int r = 0; r < 4; ++r) work(this->next[half][i][r], 16 * half + 4 * i + r);
     }
-    DEV_METHOD void prepare() {
-        bits = 0;
+    /* `part`: f32's of a step, 16 queries each. */
+    DEV_METHOD void prepare(int part = 0) {
+        if (part == 0) bits = 0;
         if (element == 2) of_each([&](uint32_t &x, int) { x = half_as_float(x); });
         else if (element == 1)
             of_each([&](uint32_t &x, int bit) {
-                bits |= x ? 0u : 1u << bit;
+                bits |= x ? 0u : 1u << 16 * part << bit;
                 x = 0;
             });
     }
     /* Of query 4 g + r and tile i. */
     template <bool ANY> DEV_METHOD float added(int half, int i, int r) const {
-        const uint32_t x = this->next[half][i][r];
+        const uint32_t x = this->next[half % (C::BIAS_ROWS / 16)][i][r];
         return __builtin_bit_cast(float, ANY ? x : half_as_float(x));
     }
     DEV_METHOD bool hides(int half, int i, int r) const { return (bits & 1u << (half % 2 * 16 + 4 * i + r)) != 0; }
@@ -569,8 +581,10 @@ template <class C, bool EVERY> struct attn_cdna_places {
     DEV_METHOD void enter(const attn_cdna_feature<C> &, int, int, int) {}
 };
 template <class C> struct attn_cdna_places<C, true> {
-    leaf_f2 of_tile_0[2]; /* queries 2 k and 2 k + 1                 */
-    uint32_t digits;      /* of a number that count: not its sign, but by key */
+    enum { WHOLE = sizeof(typename C::T) == 4 }; /* beyond 2^24 a number and the next one may round apart */
+    leaf_f2 of_tile_0[2];                        /* queries 2 k and 2 k + 1                 */
+    int first, step;                             /* WHOLE: of query 0, less of the next one */
+    uint32_t digits;                             /* of a number that count: not its sign, but by key */
     float slope;
 
     /* `distance`: the lane's in the mask (attn_cdna_scoring). */
@@ -578,6 +592,7 @@ template <class C> struct attn_cdna_places<C, true> {
         const int at =
             feature.corner - distance + (feature.columns ? 4 * (feature.more.lane >> 4) : -(block * C::BM + 16 * half));
         const float x = (float)at, row = feature.columns ? 0.0f : 1.0f;
+        if (WHOLE) first = at, step = feature.columns ? 0 : 1;
         of_tile_0[0] = leaf_f2{x, x - row};
         of_tile_0[1] = of_tile_0[0] - 2.0f * row;
         digits = feature.columns ? ~0u : 0x7fffffffu;
@@ -586,7 +601,8 @@ template <class C> struct attn_cdna_places<C, true> {
     DEV_METHOD leaf_f2 add_to(leaf_f2 x, int k, int i) const {
         const leaf_f2 at = of_tile_0[k] + 16.0f * i;
         DEV_UNROLL_FOR (int r = 0; r < 2; ++r) {
-            const float number = at[r]; /* clang 19 casts the first element, whichever is named */
+            /* clang 19 casts the first element of `at`, whichever is named */
+            const float number = WHOLE ? (float)(first - step * (2 * k + r) + 16 * i) : at[r];
             x[r] = fmaf(__builtin_bit_cast(float, __builtin_bit_cast(uint32_t, number) & digits), slope, x[r]);
         }
         return x;
@@ -601,7 +617,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BYTES> : attn_cdna_bias<C> {
     }
     template <bool> DEV_METHOD void fetch() {
         this->fetch_bytes();
-        this->at += (uint32_t)(C::BM * this->query);
+        this->at += (uint32_t)(C::BIAS_ROWS * this->query);
     }
     DEV_METHOD bool shows(int half, int i, int r) const { return this->next[half][i][r] != 0; }
 };

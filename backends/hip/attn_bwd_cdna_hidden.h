@@ -43,7 +43,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_HIDDEN> {
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
             const leaf_u4 x = rows[i];
             uint32_t hidden = 0;
-            DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+            DEV_UNROLL_FOR (int half = 0; half < C::BM / 16; ++half)
                 DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
                     const uint32_t row = row0 + (uint32_t)(16 * half + r);
                     hidden |= row - x[0] < x[2] - x[0] || row - x[1] < x[3] - x[1] ? 1u << (16 * half + r) : 0u;

@@ -58,7 +58,7 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &tile, in
     w.stats.at = (uint32_t)(first * C::STATS * 4 + lane * 4);
     w.dq.enter_head(l->dq + at * (C::BM * C::HD), first, thread);
     w.feature.enter_head(u, l, h, first, thread);
-    if constexpr (cdna_biased(C::MODE)) w.feature.template fetch<true>();
+    if constexpr (cdna_biased(C::MODE) && sizeof(typename C::T) == 2) w.feature.template fetch<true>();
     w.turn.enter_head(l->dq_semaphore + at + first);
     w.queries.fetch(w.ahead);
     w.stats.fetch(w.ahead);
@@ -283,18 +283,26 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
     attn_cdna_enter<attn_lifts<typename C::T>::yes && !EXACT>(w, u, h, first, end);
     int block = first;
     if constexpr (EXACT) {
-        if constexpr (cdna_knows_bias(C::MODE))
-            w.feature.template enter_every<false>(attn_cdna_again(u), h, w.scoring.high, w.thread());
-        if constexpr (C::MODE == CDNA_EVERYTHING) /* without turns: a kernel with exact steps takes none in this mode */
-            if (w.feature.more.caps)
-                for (; block < end; ++block) attn_cdna_step<CDNA_EXACT_CAPPED>(w, block, 0);
-        if constexpr (cdna_may_hide(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
-            for (; block < end; ++block) {
+        auto enter = [&] {
+            if constexpr (cdna_knows_bias(C::MODE))
+                w.feature.template enter_every<false>(attn_cdna_again(u), h, w.scoring.high, w.thread());
+        };
+        auto prepare = [&] {
+            if constexpr (cdna_may_hide(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS)
                 if ((block - first) % 64 == 0) attn_cdna_await(w, u, h, block, end);
-                attn_cdna_step<CDNA_EXACT>(w, block, 0);
-            }
-        } else
-            for (; block < end; ++block) attn_cdna_step<CDNA_EXACT>(w, block, 0);
+            if (C::ENTERS) enter();
+        };
+        enter();
+        if constexpr (cdna_is_everything(C::MODE))
+            if (w.feature.more.caps)
+                for (; block < end; ++block) {
+                    prepare();
+                    attn_cdna_step<CDNA_EXACT_CAPPED>(w, block, 0);
+                }
+        for (; block < end; ++block) {
+            prepare();
+            attn_cdna_step<CDNA_EXACT>(w, block, 0);
+        }
         w.turn.leave_head();
         return;
     }
@@ -309,13 +317,22 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
         if constexpr (cdna_knows_bias(C::MODE))
             if (w.feature.is_every(cdna_launch_again())) {
                 constexpr bool LIFTED = attn_lifts<typename C::T>::yes;
-                w.feature.template enter_every<LIFTED>(attn_cdna_again(u), h, w.scoring.high, w.thread());
-                if constexpr (C::MODE == CDNA_EVERYTHING)
+                auto enter = [&] {
+                    w.feature.template enter_every<LIFTED>(attn_cdna_again(u), h, w.scoring.high, w.thread());
+                };
+                enter();
+                if constexpr (cdna_is_everything(C::MODE))
                     if (w.feature.more.caps)
-                        for (; block < run.any; ++block) attn_cdna_step<CDNA_CAPPED>(w, block, block - from);
-                for (; block < run.any; ++block) attn_cdna_step<CDNA_EVERY>(w, block, block - from);
+                        for (; block < run.any; ++block) {
+                            if (C::ENTERS) enter();
+                            attn_cdna_step<CDNA_CAPPED>(w, block, block - from);
+                        }
+                for (; block < run.any; ++block) {
+                    if (C::ENTERS) enter();
+                    attn_cdna_step<CDNA_EVERY>(w, block, block - from);
+                }
             }
-        if constexpr (C::MODE == CDNA_EVERYTHING) continue; /* all steps are of these kinds */
+        if constexpr (cdna_is_everything(C::MODE)) continue; /* all steps are of these kinds */
         for (; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
         cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
         if constexpr (C::MODE == CDNA_DROPOUT)
@@ -374,9 +391,11 @@ DEV_FN bool attn_cdna_follow(attn_cdna_loop<C> &w, const attn_work_tile &u, attn
 
 /* Query blocks whose f32 dK and dV are summed in registers (host: CDNA_SUM_ROWS). Whether the matrix unit rounds its
  * sums is not known, so longer ones are drained: added to memory, and begun anew. Kernels of two waves a SIMD have no
- * registers for that; without masks the host makes parts. */
+ * registers for that; without masks the host makes parts. f32 has ordinary additions. */
 enum { CDNA_SUM_BLOCKS = 64 };
-template <class C> DEV_FN constexpr bool attn_cdna_drains() { return cdna_may_hide(C::MODE) && C::IN_AGPRS; }
+template <class C> DEV_FN constexpr bool attn_cdna_drains() {
+    return cdna_may_hide(C::MODE) && C::IN_AGPRS && sizeof(typename C::T) == 2;
+}
 template <class C> DEV_FN int attn_cdna_undrained() {
     cdna_launch l = cdna_launch_again();
     const uint32_t halves = (l->p.dk_dtype == STW_F32 ? 0 : STW_OUT_DK) | (l->p.dv_dtype == STW_F32 ? 0 : STW_OUT_DV);

@@ -2,7 +2,7 @@
  *
  * The host side of CDNA's own main loop: which problems it takes and what it decides about them. Loops "cdna",
  * "cdna_tall" of head dim 192, "cdna_few" of gfx950; where the matrix unit takes subnormal operands for zero
- * "cdna_exact", "cdna_bf16" and "cdna_bf16_tall"; of f32 "cdna_f32". Kernels: attn_bwd_cdna.h. Where it does not take a
+ * "cdna_exact" and "cdna_exact_tall"; of f32 "cdna_f32". Kernels: attn_bwd_cdna.h. Where it does not take a
  * problem, the shared kernels of the same tile run. Pure functions. */
 #include "attn_cdna_modes.h"
 
@@ -99,11 +99,11 @@ enum { WAVES_none, WAVES_one, WAVES_two }; /* of a SIMD */
 #define WAVES(name, MODE, d32, d64, d96, d128, d192, d256, ...)                                                        \
     [MODE_##name] = {WAVES_##d32, WAVES_##d64, WAVES_##d96, WAVES_##d128, WAVES_##d192, WAVES_##d256},
 #define NAMES(name, ...) [MODE_##name] = {#name, #name "_exact"},
-enum { STW_CDNA_MODES(NUMBER, ) MODE_plain, MODE_ordered, MODE_every, MODES };
+enum { STW_CDNA_MODES(NUMBER, ) MODE_plain, MODE_ordered, MODE_every, MODE_every_ordered, MODES };
 static const uint8_t waves[MODE_plain][6] = {STW_CDNA_MODES(WAVES, )};
 static const char *const names[MODES][2] = {
     STW_CDNA_MODES(NAMES, )[MODE_plain] = {"plain", "exact"}, [MODE_ordered] = {"ordered", NULL},
-    [MODE_every] = {"every", "every_exact"}};
+    [MODE_every] = {"every", "every_exact"}, [MODE_every_ordered] = {"every_ordered", NULL}};
 
 /* What a call asks of pairs or of order, and the modes that do it, in the order of preference. */
 typedef struct cdna_mode {
@@ -118,7 +118,7 @@ typedef struct cdna_mode {
 static uint32_t waves_of(const cdna_mode *mode, uint32_t head_dim) {
     const int column = head_dim <= 128 ? (int)head_dim / 32 - 1 : head_dim <= 192 ? 4 : 5;
     if (mode->number < MODE_plain) return waves[mode->number][column];
-    return mode->number == MODE_every || head_dim > 64 ? WAVES_one : WAVES_two;
+    return mode->number >= MODE_every || head_dim > 64 ? WAVES_one : WAVES_two;
 }
 
 /* Sums of f32 dK or dV would have more than CDNA_SUM_ROWS query rows in a whole work tile. */
@@ -128,14 +128,14 @@ static int has_long_sums(const stw_attn_params *p) {
            class_of_rows(p) > CDNA_SUM_ROWS / stw_larger(p->group, 1);
 }
 
-/* gfx950's loop has the kernels plain, ordered and bias alone. */
+/* gfx950's loop has the kernels plain, ordered, bias and every alone. */
 extern const stw_attn_loop stw_attn_loop_cdna_few;
 static int is_few(const stw_variant *tile) { return tile->loop == &stw_attn_loop_cdna_few; }
 
-/* `every` takes turns, but not on gfx90a: bf16's leaves work tiles with subnormal operands to a kernel behind it. */
-extern const stw_attn_loop stw_attn_loop_cdna, stw_attn_loop_cdna_tall;
+/* `every` takes turns, but on gfx90a, where exact steps beside it have kernels of their own for either mode. */
+extern const stw_attn_loop stw_attn_loop_cdna_exact, stw_attn_loop_cdna_exact_tall;
 static int every_takes_turns(const stw_variant *tile) {
-    return tile->loop == &stw_attn_loop_cdna || tile->loop == &stw_attn_loop_cdna_tall;
+    return tile->loop != &stw_attn_loop_cdna_exact && tile->loop != &stw_attn_loop_cdna_exact_tall;
 }
 
 static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *p) {
@@ -152,7 +152,8 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
                                       {MASKS, DETERMINISTIC, 0, MODE_hidden},
                                       {MASKS | DETERMINISTIC, 0, 0, MODE_hidden_ordered},
                                       {0, BIAS | ALIBI | DROPS | MASKS | DETERMINISTIC, 0, MODE_bias},
-                                      {0, BIAS | ALIBI | CAP | DROPS | MASKS | DETERMINISTIC, 0, MODE_every}};
+                                      {0, BIAS | ALIBI | CAP | DROPS | MASKS | DETERMINISTIC, 0, MODE_every},
+                                      {DETERMINISTIC, BIAS | ALIBI | CAP | DROPS | MASKS, 0, MODE_every_ordered}};
     uint32_t features = p->features & (SINGLE_PAIRS | MASKS | DETERMINISTIC);
     if (features & MASKS) features |= MASKS; /* one kernel for both */
     const uint32_t bytes = (features & STW_FEAT_BIAS) && p->bias_dtype == STW_U8;
@@ -162,9 +163,9 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
     const int ordered = (features & DETERMINISTIC) != 0;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; ++i) {
         const uint32_t number = modes[i].number, has = waves_of(&modes[i], tile->head_dim);
-        if (by_key && number != MODE_bias && number != MODE_every) continue;
-        if (adds && number != MODE_every) continue;
-        if (is_few(tile) && number != MODE_plain && number != MODE_ordered && number != MODE_bias) continue;
+        if (by_key && number != MODE_bias && number < MODE_every) continue;
+        if (adds && number < MODE_every) continue;
+        if (is_few(tile) && number < MODE_plain && number != MODE_bias) continue;
         if (ordered && number == MODE_every && !every_takes_turns(tile)) continue;
         if (drains && number == MODE_hidden && has == WAVES_two) continue;
         const uint32_t maybe = modes[i].maybe & (has == WAVES_two ? ~DETERMINISTIC : ~0u);
@@ -190,17 +191,14 @@ static int is_near_bias(const stw_attn_params *p, const stw_bias_param *t, uint3
 }
 
 /* NULL, or why the kernels for a bias do not take it: they load elements of q's type, f32 or bytes by 32-bit offsets.
- * Their tanh is 1 - u, whose error does not shrink with it: under a softcap dBias of every pair has 16 bits. */
-static const char *bias_refusal(const stw_variant *tile, const stw_attn_params *p) {
+ * The tanh of 16 bits is 1 - u, whose error does not shrink with it: there dBias of every pair under a softcap is not
+ * f32. */
+static const char *bias_refusal(const stw_attn_params *p) {
     if (p->bias_dtype != p->dtype && p->bias_dtype != STW_U8 && p->bias_dtype != STW_F32)
         return "a bias of neither q's type nor f32 nor bytes";
     if (!is_near_bias(p, &p->bias, p->bias_dtype)) return "rows of the bias beyond 32-bit offsets";
     const int direct = (p->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(p);
-    if (direct && (p->accumulate & STW_OUT_DBIAS) && is_few(tile))
-        return "dBias of every pair that is added to what is there";
-    if (direct && (p->accumulate & STW_OUT_DBIAS) && (p->features & DETERMINISTIC) && !every_takes_turns(tile))
-        return "dBias of every pair that is added to what is there, in deterministic mode";
-    if (direct && (p->features & STW_FEAT_SOFTCAP) && p->dbias_dtype == STW_F32)
+    if (direct && (p->features & STW_FEAT_SOFTCAP) && p->dbias_dtype == STW_F32 && p->dtype != STW_F32)
         return "f32 dBias of every pair under a softcap";
     if (direct && !is_near_bias(p, &p->dbias, p->dbias_dtype)) return "rows of dBias beyond 32-bit offsets";
     return NULL;
@@ -218,19 +216,13 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     if (!has_long_sums(p) ||
         (drains ? !has_short_keys(p) : stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
-    if (p->dtype == STW_F32) return stw_attn_needs_full(&rest);
     rest.features &= ~(MASKS | SINGLE_PAIRS);
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "a softcap that is not from 1/64 to 512";
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
-    if (is_few(tile) && (p->features & STW_FEAT_SOFTCAP)) return "a softcap";
-    const uint32_t others = STW_FEAT_BIAS | STW_FEAT_ALIBI | MASKS;
-    if ((p->features & STW_FEAT_SOFTCAP) && (p->features & others) && (p->features & DETERMINISTIC) &&
-        !every_takes_turns(tile))
-        return "a softcap with ALiBi, a bias or a mask in memory, in deterministic mode";
-    return p->features & STW_FEAT_BIAS ? bias_refusal(tile, p) : NULL;
+    return p->features & STW_FEAT_BIAS ? bias_refusal(p) : NULL;
 }
 
 /* NULL, or what keeps the problem from CDNA's own kernels. They know what mode_of() lists, and make dQ, dK and dV,
@@ -310,13 +302,16 @@ static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_
     make_tall(tile, p, out);
 }
 
-/* f32: kernels of four waves, whatever the table says of the shared ones; no kernels before and behind them. */
+/* f32: kernels of four waves, whatever the table says of the shared ones; no kernels before and behind them. `every`
+ * and `every_ordered` know all features. */
 static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     stw_attn_tiled_plan(tile, p, wave, 0, out);
     if (cdna_refusal(tile, p)) return;
-    const int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
-    out->mode = names[ordered ? MODE_ordered : MODE_plain][0];
-    out->exact = names[ordered ? MODE_ordered : MODE_plain][1];
+    const int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0,
+              every = (p->features & (SINGLE_PAIRS | MASKS)) != 0;
+    const int number = every ? ordered ? MODE_every_ordered : MODE_every : ordered ? MODE_ordered : MODE_plain;
+    out->mode = names[number][0];
+    out->exact = names[number][1];
     out->sums_dq = 1;
     out->warps = CDNA_WAVES;
     out->dq_rows = 1;
@@ -328,21 +323,9 @@ static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t
     out->vectors = STW_STATS_NEGATED | (ordered ? STW_KEYS_DESCEND : 0);
 }
 
-/* f16 is multiplied by the shared kernels, as f32. */
-static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
-    if (p->dtype == STW_F16) stw_attn_tiled_plan(tile, p, wave, 1, out);
-    else plan_exact(tile, p, wave, out);
-}
-
-static void plan_bf16_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
-    plan_bf16(tile, p, wave, out);
-    if (p->dtype != STW_F16) make_tall(tile, p, out);
-}
-
-static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p) {
-    if (p->dtype != STW_F16) return cdna_refusal(tile, p);
-    const char *feature = stw_attn_tiled_slower(tile, p, 1);
-    return feature ? feature : "f16, which is multiplied as f32 here";
+static void plan_exact_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    plan_exact(tile, p, wave, out);
+    make_tall(tile, p, out);
 }
 
 #define CDNA .call = STW_CALL_BWD
@@ -351,5 +334,4 @@ STW_ATTN_LOOP(cdna_few, CDNA, .slower = cdna_refusal, .plan = plan);
 STW_ATTN_LOOP(cdna_tall, CDNA, .slower = cdna_refusal, .plan = plan_tall);
 STW_ATTN_LOOP(cdna_exact, CDNA, .slower = cdna_refusal, .plan = plan_exact);
 STW_ATTN_LOOP(cdna_f32, CDNA, .f32 = 1, .slower = cdna_refusal, .plan = plan_f32);
-STW_ATTN_LOOP(cdna_bf16, CDNA, .slower = slower_bf16, .plan = plan_bf16);
-STW_ATTN_LOOP(cdna_bf16_tall, CDNA, .slower = slower_bf16, .plan = plan_bf16_tall);
+STW_ATTN_LOOP(cdna_exact_tall, CDNA, .slower = cdna_refusal, .plan = plan_exact_tall);

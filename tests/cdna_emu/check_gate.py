@@ -29,6 +29,8 @@ CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 319, ("g
                   ("gfx942", 192, "f16"): 554, ("gfx942", "tall", "f16"): 509, ("gfx942", 256, "f16"): 459,
                   ("gfx942", 256, "f32"): 1105, ("gfx942", 128, "f32"): 1060, ("gfx942", 64, "f32"): 1500,
                   ("gfx90a", 256, "f32"): 1105, ("gfx90a", 128, "f32"): 1060, ("gfx90a", 64, "f32"): 1500,
+                  ("gfx90a", 192, "f16"): 657, ("gfx90a", "tall", "f16"): 610, ("gfx90a", 256, "f16"): 572,
+                  ("gfx950", 128, "f32"): 1145, ("gfx950", 256, "f32"): 1197,
                   ("gfx90a", 192, "bf16"): 556, ("gfx90a", "tall", "bf16"): 511, ("gfx90a", 256, "bf16"): 459,
                   ("gfx950", 64, "f16"): 300, ("gfx950", 128, "f16"): 510, ("gfx950", 256, "f16"): 418,
                   ("gfx950", 64, "bf16"): 298, ("gfx950", 128, "bf16"): 506, ("gfx950", 256, "bf16"): 418}
@@ -129,18 +131,19 @@ def main():
             turns = hidden and (hd > 64 or mode == "ordered")
             asked = mode in ("dropout", "bias", "bytes") or (hd > 64 and mode in ("alibi", "softcap"))
             tall, ordered = "_tall" in name, mode == "ordered" and not hidden
-            own = mode in CDNA_STEP_MORE and loop.startswith("cdna") and (not loop.startswith("cdna_bf16") or "_bf16_" in name)
+            own = mode in CDNA_STEP_MORE and loop.startswith("cdna")
             product = bm * bn * hd // 4096 // warps
             keys, held = 64 if hd > 192 else 128 if hd > 128 else 192, 16 if hd > 192 else 32 # STW_CDNA_BN, STW_CDNA_HELD
             step = (3 * hd + 2 * (CDNA_TALL_V if tall else hd)) * CDNA_ROWS * keys // 4096 // WAVES
-            if own and loop == "cdna_few": # S, dP and dQ, 3 of 5 products, take 32 columns or keys an instruction
+            if (own or mode == "every") and loop == "cdna_few": # S, dP and dQ, 3 of 5 products, take 32 columns or keys an instruction
                 step = step * 7 // 10
             f32 = loop == "cdna_f32"
             if f32: # STW_CDNA_F32_BN; four instructions a product, blocks of bm rows
                 keys, held = 64 if hd > 128 else 128 if hd > 64 else 192, 16
                 step = 4 * 5 * hd * bm * keys // 4096 // WAVES
-            if mode == "every" and loop.startswith("cdna"):
-                kinds = 10 if arch == "gfx90a" and "_f16_" in name else 2 # with a softcap and without; these exact, each product as four of f32
+            if ("_every_ordered" in name or mode == "every") and loop.startswith("cdna"):
+                # with a softcap and without; these exact, each product as four of f32
+                kinds = 10 if arch == "gfx90a" and not f32 and (mode == "ordered" or "_f16_" in name) else 2
                 if matrix != kinds * step:
                     failures.append(f"{name}: {matrix} matrix instructions, a step has {step}")
             elif own and turns:
@@ -186,7 +189,7 @@ def main():
                 elif not ordered and min(under_way for _, _, under_way in loops + [shortest]) < held * hd // 64 // WAVES:
                     failures.append(f"{name}: {loops}: a step waits for its own additions")
             elif name.endswith("_exact"):
-                if matrix != (step if f32 else 8 * step if "_every_" in name else 4 * step): # each as four of f32
+                if matrix != (1 if f32 else 4) * (2 if "_every_" in name else 1) * step: # of 16 bits each as four of f32
                     failures.append(f"{name}: {matrix} matrix instructions")
             elif not matrix or matrix % product:
                 failures.append(f"{name}: {matrix} matrix instructions, a product has {product}")

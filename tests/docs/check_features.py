@@ -89,7 +89,6 @@ def explain(options, column, problem):
         return "yes"
     loop = answer["plan"]["tile"].split(" loop ")[1]
     shared = "not the fastest kernels" in answer["plan"]["costs more"]  # AMD: the same tile by the shared kernels
-    shared |= loop.startswith("cdna_bf16") and ":f16:" in problem
     return "own" if loop.startswith(OWN[column]) and not shared else "shared"
 
 

@@ -109,7 +109,7 @@ class Hopper(Cuda):
     replaced = ("image.c.o",)  # the build's images stay, the sm80 ones in use
     main_kernels = 1           # of an image: 25 seconds of one core
     # The first row that a bug's name or file fits says how the names of the kernels end that the bug is in.
-    places = [(r"all-|_all\.h|_terms\.h", r"_all"), (r"masks", r"_masks\w*"), (r"dropout|philox|flash2|mem-eff", r"_dropout\w*"),
+    places = [(r"\ball-|_all\.h|_terms\.h", r"_all"), (r"masks", r"_masks\w*"), (r"dropout|philox|flash2|mem-eff", r"_dropout\w*"),
               (r"bias", r"_bias\w*"), (r"alibi", r"_(alibi\w*|features)"), (r"cap-", r"_(softcap\w*|features)"),
               (r"wide-(drain|unwanted)", r"hd(192|256)_\w+_outputs"), (r"drain|subset|f32-rows", r"_(outputs|general)(_ordered)?"),
               (r"short", r"_short_\w+"), (r"few", r"_few\w+"), (r"sm90-rows-", r"hd\d+_\w+_plain"), (r"wide-(turn|order)", r"hd(192|256)_\w+_ordered"),
@@ -218,8 +218,8 @@ class Hip:
         """A bug in CDNA's own kernels needs no others: seconds instead of half a minute. Its cases, which take them alone."""
         if not mutant or "attn_bwd_cdna" not in mutant["file"]:
             return None
-        f32 = mutant["file"].endswith("_f32.h")
-        kinds = "cdna_f32|fwd_f32" if f32 else "cdna|cdna_few|cdna_tall|cdna_exact|cdna_bf16|cdna_bf16_tall|fwd"
+        f32 = mutant["file"].endswith("_f32.h") or all(":f32:" in case for case in mutant.get("cases", [""]))
+        kinds = "cdna_f32|fwd_f32" if f32 else "cdna|cdna_few|cdna_tall|cdna_exact|cdna_exact_tall|fwd"
         mode = mutant.get("mode")  # of the kernels that the bug is in; without one those that know only masks are left
         image, table = tree / "backends/hip/attn_bwd_cdna.hip", tree / f"common/tuning/attn_bwd.{self.arch}.def"
         modes = tree / "backends/hip/attn_cdna_modes.h"
@@ -229,11 +229,12 @@ class Hip:
             text, more = re.subn(r" *\\\n +CDNA\([^)]*, \w*ordered, [^)]*\)|CDNA\([^)]*, \([^)]*\), ordered, [^)]*\)", "", text)
             count += more
         if mode != "every":
-            text, more = re.subn(r" CDNA\([^)]*, every, [^)]*\)|( *\\\n +)CDNA_EXACT\([^)]*, every_exact, [^)]*\)", "", text)
+            text, more = re.subn(r" CDNA\([^)]*, every, [^)]*\)|( *\\\n +)CDNA_EXACT\([^)]*, every_exact, [^)]*\)|"
+                                 r" CDNA\([^)]*, every_ordered, [^)]*\)| *\\\n +CDNA_F32\([^)]*, every\w*, [^)]*\)", "", text)
             count += more
         image.write_text(text)
-        if count != 2 + 3 * (mode != "ordered") + 2 * (mode != "every"):
-            raise RuntimeError(f"{image.name}: the kernels beside CDNA's own are not where they were")
+        if count != 2 + 3 * (mode != "ordered") + 7 * (mode != "every"):
+            raise RuntimeError(f"{image.name}: the kernels beside CDNA's own are not where they were: {count}")
         modes.write_text(re.sub(rf"^    MODE\((?!{mode},).*?(\\?)$", r"    \1", modes.read_text(), flags=re.M))
         kept = re.sub(rf"^STW_VARIANT\(.*, (?!({kinds})\))\w+\)\n", "", table.read_text(), flags=re.M)
         names = re.findall(r"^STW_VARIANT\((\w+)", kept, re.M)

@@ -148,13 +148,12 @@ static void own_kernels_of_problems(void **state) {
         const uint32_t others = STW_FEAT_ALIBI | STW_FEAT_BIAS | STW_FEAT_INTERVALS;
         const int every = ((p.features & STW_FEAT_SOFTCAP) && (p.features & others)) || (p.accumulate & STW_OUT_DBIAS);
         const int turns = rows[i].own && !(p.features & asked) ? EXACT : 0; /* of kernels that never take them */
-        const int leaves = rows[i].own && every ? EXACT : turns;
-        const int shared = every && (p.features & STW_FEAT_DETERMINISTIC);
-        const int expected = shared ? NONE : rows[i].own | leaves;
+        const int leaves = rows[i].own && every && !(p.features & STW_FEAT_DETERMINISTIC) ? EXACT : turns;
+        const int expected = rows[i].own | leaves;
         if (own_steps(&exact, &p) != expected) fail_msg("exact, %s", text);
         snprintf(text, sizeof text, "attn_bwd:f16:b2h4k2s130x150d64%s", rows[i].options);
         p = params_of(text);
-        if (own_steps(&exact, &p) != (every && !shared ? rows[i].own : expected)) fail_msg("exact, %s", text);
+        if (own_steps(&exact, &p) != (every ? rows[i].own : expected)) fail_msg("exact, %s", text);
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d32%s", rows[i].options);
         p = params_of(text);
         if (own_steps(&narrow, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&narrow, &p));
@@ -227,10 +226,10 @@ static void own_kernels_of_features(void **state) {
         {"192:softcap9:alibi:dropout0.5", "gfx942_32x32_hd192", "_bf16_every"},
         {"64:bias_bhqk:grads_qkvb:dbias_f32:acc_b", "gfx942_32x128_hd64", "_bf16_every"},
         {"64:softcap9:alibi", "gfx90a_32x128_hd64", "_bf16_every"},
-        {"64:softcap9:alibi:det", "gfx90a_32x128_hd64", "_bf16_full"},
+        {"64:softcap9:alibi:det", "gfx90a_32x128_hd64", "_bf16_every_ordered"},
         {"128:softcap9:biasu8_bhqk", "gfx90a_32x64_hd128", "_bf16_every"},
         {"256:bias_bhqk:grads_qkvb:dbias_f32:acc_b", "gfx90a_32x32_hd256", "_bf16_every"},
-        {"256:bias_bhqk:grads_qkvb:dbias_f32:acc_b:det", "gfx90a_32x32_hd256", "_bf16_full"},
+        {"256:bias_bhqk:grads_qkvb:dbias_f32:acc_b:det", "gfx90a_32x32_hd256", "_bf16_every_ordered"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_attn_steps steps;
@@ -452,11 +451,6 @@ static void tiles_say_what_costs_more(void **state) {
         {":st_dk681574400,64,2097152", NULL, NULL, NULL},
         {":st_dk681574400,64,2097152:dk_f32", "rows of dk beyond 32-bit offsets", wide, wide},
     };
-    static const struct {
-        const char *options, *exact;
-    } others[] = {{":softcap9:alibi:det", "a softcap with ALiBi, a bias or a mask in memory, in deterministic mode"},
-                  {":bias_bhqk:grads_qkvb:dbias_f32:acc_b:det",
-                   "dBias of every pair that is added to what is there, in deterministic mode"}}; /* of gfx90a */
     stw_variant own = tile_called("gfx942", "gfx942_32x128_hd64"), four = tile_called("sm80", "sm80_128x128_hd64"),
                 split = tile_called("sm80", "sm80_64x128_hd64"), sm90 = tile_called("sm90", "sm90_128x128_hd64"),
                 exact = tile_called("gfx90a", "gfx90a_32x128_hd64"), f32 = tile_called("sm80", "sm80_16x32_hd128_f32");
@@ -464,15 +458,11 @@ static void tiles_say_what_costs_more(void **state) {
         char text[160];
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
         stw_attn_params p = params_of(text);
-        const char *less = NULL;
-        for (size_t n = 0; n < sizeof others / sizeof *others; ++n)
-            if (!strcmp(others[n].options, rows[i].options)) less = others[n].exact;
         const struct {
             const stw_variant *tile;
             const char *expected;
-        } of[] = {{&own, rows[i].own},   {&exact, less ? less : rows[i].own},
-                  {&four, rows[i].four}, {&split, rows[i].split},
-                  {&sm90, NULL},         {&f32, NULL}}; /* the last two have no others */
+        } of[] = {{&own, rows[i].own},     {&exact, rows[i].own}, {&four, rows[i].four},
+                  {&split, rows[i].split}, {&sm90, NULL},         {&f32, NULL}}; /* the last two have no others */
         for (size_t n = 0; n < sizeof of / sizeof *of; ++n) {
             const char *words = stw_attn_slower(STW_CALL_BWD, of[n].tile, &p);
             if (!words != !of[n].expected || (words && strcmp(words, of[n].expected)))
@@ -569,7 +559,10 @@ static void f32_of_amd_has_kernels_of_its_own(void **state) {
         {"gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:det", "_f32_ordered", 256, STW_CDNA_F32_SMEM(128)},
         {"gfx942_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d192x128:det:wl9", "_f32_ordered", 256,
          STW_CDNA_F32_SMEM(256)},
-        {"gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:softcap9", "_f32_full", 128, 0}};
+        {"gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:softcap9", "_f32_every", 256, STW_CDNA_F32_SMEM(128)},
+        {"gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64:alibi:det", "_f32_every_ordered", 256,
+         STW_CDNA_F32_SMEM(64)},
+        {"gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d126", "_f32_full", 128, 0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_variant tile = tile_called("gfx942", rows[i].tile);
         stw_attn_params p = params_of(rows[i].problem);
@@ -584,7 +577,8 @@ static void f32_of_amd_has_kernels_of_its_own(void **state) {
         assert_int_equal(steps.step[1].block, rows[i].block);
         assert_int_equal(launch.warps * 64, rows[i].block);
         if (own) assert_int_equal(steps.step[1].smem, rows[i].smem);
-        if (left) assert_non_null(strstr(steps.step[2].entry, "_f32_exact"));
+        const char *behind = strstr(rows[i].entry, "every") ? "_f32_every_exact" : "_f32_exact";
+        if (left) assert_non_null(strstr(steps.step[2].entry, behind));
         assert_true(steps.step[1].smem <= 65536);
     }
 }
@@ -600,26 +594,33 @@ static void amd_names_what_no_own_loop_takes(void **state) {
         {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:alibi:alibi_col", NULL},
         {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d256:det", NULL},
         {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128:det", NULL},
-        {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:f16:b2h4k2s130d192:det", "f16, which is multiplied as f32 here"},
-        {"gfx90a", "gfx90a_32x32_hd256", "attn_bwd:f16:b2h4k2s130d256", "f16, which is multiplied as f32 here"},
+        {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:f16:b2h4k2s130d192:det", NULL},
+        {"gfx90a", "gfx90a_32x32_hd256", "attn_bwd:f16:b2h4k2s130d256", NULL},
         {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64", NULL},
         {"gfx90a", "gfx90a_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d252:causal_br:wl9", NULL},
-        {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:alibi", "ALiBi"},
+        {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:alibi", NULL},
         {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:det", NULL},
         {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:det:thd", NULL},
         {"gfx90a", "gfx90a_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d192x128:causal_br:det", NULL},
-        {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64:softcap9:det", "softcap"},
+        {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64:softcap9:det", NULL},
+        {"gfx950", "gfx950_16x16_hd256_f32", "attn_bwd:f32:b2h4k2s130d192:bias_bhqk:grads_qkvb:acc_b:softcap9", NULL},
+        {"gfx942", "gfx942_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128:bias_bhqk:grads_qkvb:dbias_f32:softcap9",
+         "f32 dBias of every pair under a softcap"},
+        {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128:softcap9:alibi:det", NULL},
+        {"gfx90a", "gfx90a_32x32_hd256", "attn_bwd:f16:b2h4k2s130d256:softcap9:intervals_two:det", NULL},
+        {"gfx942", "gfx942_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128:softcap1000",
+         "a softcap that is not from 1/64 to 512"},
         {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d126",
          "rows of q that are not whole vectors of 16 bytes"},
         {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d64", NULL},
         {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128", NULL},
         {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128:dropout0.1", NULL},
         {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192:dropout0.1", NULL},
-        {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:f16:b2h4k2s130d192:dropout0.1", "dropout"},
+        {"gfx90a", "gfx90a_32x32_hd192", "attn_bwd:f16:b2h4k2s130d192:dropout0.1", NULL},
         {"gfx950", "gfx950_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128:det", NULL},
         {"gfx950", "gfx950_32x128_hd64", "attn_bwd:f16:b2h4k2s130d64:dropout0.1:alibi", NULL},
         {"gfx950", "gfx950_32x32_hd256", "attn_bwd:f16:b2h4k2s130d192x128:blockmask", NULL},
-        {"gfx950", "gfx950_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d96:softcap9", "a softcap"}};
+        {"gfx950", "gfx950_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d96:softcap9", NULL}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_variant tile = tile_called(rows[i].arch, rows[i].tile);
         stw_attn_params p = params_of(rows[i].problem);
@@ -1078,7 +1079,7 @@ static void few_work_tiles_of_amd_are_split(void **state) {
         {"gfx942_32x64_hd128", "bf16:b1h1s2048d128:det", NULL, 304},          /* workspace above 4 times dQ */
         {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:alibi:softcap30", "postprocess_cdna_hd128_bf16", 304},
         {"gfx942_32x64_hd128", "bf16:b1h32k8s2048d128:alibi:softcap600", NULL, 304}, /* the shared loop */
-        {"gfx90a_32x32_hd256", "f16:b1h8k1s4096d256", NULL, 104},
+        {"gfx90a_32x32_hd256", "f16:b1h8k1s4096d256", "postprocess_cdna_hd256_f16", 104},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char text[160];

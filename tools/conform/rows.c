@@ -429,6 +429,8 @@ const conform_row conform_rows[] = {
                   "b1h2s65x97d32 softcap1:bias_bhqk:dropout0.2:map_mem_eff:alibi:grads_qkvb:data_sd3",
                   "b1h2s40x60d64 softcap2:alibi:data_denormal", "b1h2s40x60d128 softcap2:alibi:data_small",
                   "b1h2s70x290d64 softcap2:intervals_two:data_denormal",
+                  "b1h2s40x60d64 softcap2:alibi:data_denormal:det",
+                  "b1h2s70x290d128 softcap2:intervals_two:data_small:det",
                   "b1h2k1s40x60d192 softcap2:bias_bhqk:grads_qkvb:data_denormal"),
      4},
     {"sink", "sink logit and dSink; -inf switches one off; rows without keys keep their term",
