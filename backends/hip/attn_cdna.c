@@ -218,8 +218,10 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
     rest.features &= ~(MASKS | SINGLE_PAIRS);
     if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
-    if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
+    if ((p->features & STW_FEAT_SOFTCAP) && p->dtype != STW_F32 && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "a softcap that is not from 1/64 to 512";
+    if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-60f && p->softcap <= 0x1p60f))
+        return "a softcap that is not from 2^-60 to 2^60";
     if ((p->features & STW_FEAT_DROPOUT) && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
         return "a dropout_p that is 1 in f32, by the map mem_eff";
     return p->features & STW_FEAT_BIAS ? bias_refusal(p) : NULL;
@@ -250,10 +252,10 @@ static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p
     return stw_attn_split_of(tile, bn, p, one ? 1 : 2, rows_most, p->dtype == STW_F32 ? &f32 : &bits_16);
 }
 
-/* XCDs by their compute units: 38 each of MI300X, MI325X, MI300A and their partitions, 32 of MI350X and MI355X.
- * Workgroups of deterministic mode take work tiles in the order of the turns. */
-static uint32_t xcds_of(const stw_variant *tile, const stw_attn_params *p) {
-    const uint32_t units = is_few(tile) ? 32 : 38;
+/* XCDs by their compute units: 38 each of MI300X, MI325X, MI300A and their partitions, 32 of MI350X and MI355X; gfx90a
+ * has multiples of neither. Workgroups of deterministic mode take work tiles in the order of the turns. */
+static uint32_t xcds_of(const stw_attn_params *p) {
+    const uint32_t units = p->units % 38 ? 32 : 38;
     return p->features & STW_FEAT_DETERMINISTIC || p->units % units ? 0 : p->units / units;
 }
 
@@ -275,7 +277,7 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->small_rows = STW_CDNA_ROWS;
     out->split = split_of(tile, p, out->bn);
     out->apart = (uint32_t)is_apart(p);
-    out->xcds = xcds_of(tile, p);
+    out->xcds = xcds_of(p);
     if (cdna_preprocess(p)) out->preprocess = p->features & STW_FEAT_DETERMINISTIC ? "cdna_ordered" : "cdna";
     out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
 }
@@ -319,7 +321,7 @@ static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t
     out->smem = STW_CDNA_F32_SMEM(tile->head_dim);
     out->split = split_of(tile, p, out->bn);
     out->apart = (uint32_t)is_apart(p);
-    out->xcds = xcds_of(tile, p);
+    out->xcds = xcds_of(p);
     out->vectors = STW_STATS_NEGATED | (ordered ? STW_KEYS_DESCEND : 0);
 }
 

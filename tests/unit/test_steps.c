@@ -608,6 +608,9 @@ static void amd_names_what_no_own_loop_takes(void **state) {
          "f32 dBias of every pair under a softcap"},
         {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128:softcap9:alibi:det", NULL},
         {"gfx90a", "gfx90a_32x32_hd256", "attn_bwd:f16:b2h4k2s130d256:softcap9:intervals_two:det", NULL},
+        {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:softcap1000", NULL},
+        {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d128:softcap1e-30",
+         "a softcap that is not from 2^-60 to 2^60"},
         {"gfx942", "gfx942_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128:softcap1000",
          "a softcap that is not from 1/64 to 512"},
         {"gfx942", "gfx942_16x32_hd128_f32", "attn_bwd:f32:b2h4k2s130d126",
@@ -1145,10 +1148,10 @@ typedef struct xcds_row {
     uint32_t units, xcds;
 } xcds_row;
 
-static void check_xcds(const char *arch, const char *id, const xcds_row *rows, size_t count) {
+static void check_xcds(const char *arch, const char *id, const char *type, const xcds_row *rows, size_t count) {
     for (size_t i = 0; i < count; ++i) {
         char text[160];
-        snprintf(text, sizeof text, "attn_bwd:bf16:%s", rows[i].problem);
+        snprintf(text, sizeof text, "attn_bwd:%s:%s", type, rows[i].problem);
         stw_attn_params p = params_of(text);
         stw_variant tile = tile_called(arch, id);
         stw_attn_launch l;
@@ -1171,11 +1174,14 @@ static void xcds_get_whole_heads(void **state) {
         {"b1h8k1s2048d128", 304, 8}, /* of parts by query heads */
     };
     static const xcds_row gfx950[] = {
-        {"b1h32k8s8192d128", 256, 8}, {"b1h32k8s8192d128", 64, 2},      {"b1h32k8s8192d128", 32, 0},
-        {"b1h32k8s8192d128", 304, 0}, {"b1h32k8s8192d128:det", 256, 0},
+        {"b1h32k8s8192d128", 256, 8},
+        {"b1h32k8s8192d128", 64, 2},
+        {"b1h32k8s8192d128", 32, 0},
+        {"b1h32k8s8192d128:det", 256, 0},
     };
-    check_xcds("gfx942", "gfx942_32x64_hd128", gfx942, sizeof gfx942 / sizeof *gfx942);
-    check_xcds("gfx950", "gfx950_32x64_hd128", gfx950, sizeof gfx950 / sizeof *gfx950);
+    check_xcds("gfx942", "gfx942_32x64_hd128", "bf16", gfx942, sizeof gfx942 / sizeof *gfx942);
+    check_xcds("gfx950", "gfx950_32x64_hd128", "bf16", gfx950, sizeof gfx950 / sizeof *gfx950);
+    check_xcds("gfx950", "gfx950_16x32_hd128_f32", "f32", gfx950, sizeof gfx950 / sizeof *gfx950);
 }
 
 /* f32 dK and dV have kernels of their own, which drain long sums. Those of few outputs and of parts do not: there no
