@@ -15,8 +15,9 @@
  * follow, also of the next product, so that no addition waits for the matrix unit.
  *
  * A work tile that may have subnormal sums of dQ (attn_bwd_subnormal.h) is left to a kernel of its own: loops of
- * compare-and-swap beside the others would cost these a hundred registers. In deterministic mode (CDNA_ORDERED) nobody
- * else adds in a key block's turn: steps CDNA_ANY load a sum and store it, which loses nothing.
+ * compare-and-swap beside the others would cost these a hundred registers. In deterministic mode nobody else adds in a
+ * key block's turn: steps CDNA_ANY of CDNA_ORDERED, and all of CDNA_EVERYTHING_ORDERED, load a sum and store it, which
+ * loses nothing.
  *
  * With features a step makes P behind all of S, and dS behind all of dP: beside products clang 19 would unroll both
  * with them. A bias is loaded for 16 queries, ahead of their products; what a step needs of features is made anew in

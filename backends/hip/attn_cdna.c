@@ -132,7 +132,7 @@ static int has_long_sums(const stw_attn_params *p) {
 extern const stw_attn_loop stw_attn_loop_cdna_few;
 static int is_few(const stw_variant *tile) { return tile->loop == &stw_attn_loop_cdna_few; }
 
-/* `every` takes turns, but on gfx90a, where exact steps beside it have kernels of their own for either mode. */
+/* `every` takes turns, but not on gfx90a: with its exact steps a kernel for both modes would have scratch. */
 extern const stw_attn_loop stw_attn_loop_cdna_exact, stw_attn_loop_cdna_exact_tall;
 static int every_takes_turns(const stw_variant *tile) {
     return tile->loop != &stw_attn_loop_cdna_exact && tile->loop != &stw_attn_loop_cdna_exact_tall;
