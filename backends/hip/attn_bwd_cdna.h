@@ -96,6 +96,10 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         /* features of a head are entered anew in each step; else registers spill */
         ENTERS =
             HD == 128 && (dev_is_f16<T_>::yes ? LEAF_K32 && MODE == CDNA_EVERYTHING : MODE == CDNA_EVERYTHING_ORDERED),
+        /* two places in LDS share a register, and two offsets in memory the lane; else one to four registers spill */
+        TIGHT = HD == 64 && !IN_AGPRS &&
+                (cdna_hides(MODE) || (LEAF_K32 && MODE == CDNA_PLAIN) ||
+                 (LEAVES && MODE == CDNA_ORDERED && !attn_lifts<T_>::yes)),
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
@@ -180,8 +184,7 @@ template <class C> struct attn_cdna_loop {
     /* The thread's number; kernels that have no register to keep it in make it anew. */
     DEV_METHOD int thread() const {
         if constexpr (C::MODE == CDNA_PLAIN) return cdna_opaque((int)dev_thread());
-        const uint32_t all = cdna_opaque(~0u);
-        return 64 * wave + (int)__builtin_amdgcn_mbcnt_hi(all, __builtin_amdgcn_mbcnt_lo(all, 0));
+        return 64 * wave + cdna_lane_anew();
     }
 
     /* With a bias, clang 19 would load four floats from there, and keep its buffer in memory. */
@@ -262,7 +265,7 @@ DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool s
     w.queries.fetch(w.ahead);
     if constexpr (cdna_biased(C::MODE))
         if (part == C::PARTS - 1) w.feature.template fetch<ANY>();
-    if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
+    if (part == C::PARTS - 1) w.stats.fetch(w.ahead, w.dq.at);
     CDNA_FENCE();
     mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half, draw);
     add(HALVES - 1);

@@ -115,14 +115,11 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define ROW_cdna_f32(id, hd, bm, bn, stages, warps, kb)                                                                \
     static_assert(bm == attn_cdna_f32<hd>::BM, "both kinds of kernels have the same query blocks");                    \
     ROW_f32(id, hd, bm, bn, stages, warps, kb)                                                                         \
-    CDNA_F32(id, plain, attn_cdna_main, hd, CDNA_PLAIN) CDNA_F32(id, ordered, attn_cdna_main, hd, CDNA_ORDERED)        \
-    CDNA_F32(id, exact, attn_cdna_exact, hd, CDNA_PLAIN)                                                               \
-    CDNA_F32(id, every, attn_cdna_main, hd, CDNA_EVERYTHING)                                                           \
-    CDNA_F32(id, every_ordered, attn_cdna_main, hd, CDNA_EVERYTHING_ORDERED)                                           \
-    CDNA_F32(id, every_exact, attn_cdna_exact, hd, CDNA_EVERYTHING)
-#define CDNA_F32(id, mode, kernel, hd, MODE)                                                                           \
+    CDNA_F32(id, plain, hd, CDNA_PLAIN) CDNA_F32(id, ordered, hd, CDNA_ORDERED)                                        \
+    CDNA_F32(id, every, hd, CDNA_EVERYTHING) CDNA_F32(id, every_ordered, hd, CDNA_EVERYTHING_ORDERED)
+#define CDNA_F32(id, mode, hd, MODE)                                                                                   \
     __attribute__((amdgpu_waves_per_eu(1, 1)))                                                                         \
-    KERNEL(stw_attn_bwd_##id##_f32_##mode, 256, (kernel<attn_cdna_f32<hd, MODE>>(launch, dev_shared)))
+    KERNEL(stw_attn_bwd_##id##_f32_##mode, 256, (attn_cdna_main<attn_cdna_f32<hd, MODE>>(launch, dev_shared)))
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                                     \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)
@@ -165,7 +162,7 @@ CDNA_ROWS_2(256)
 
 KERNEL(stw_attn_bwd_preprocess_f16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_f16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_preprocess_bf16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_bf16>(launch, dev_shared))
-KERNEL(stw_attn_bwd_preprocess_f32, ATTN_ROW_THREADS, attn_cdna_f32_preprocess(launch, dev_shared))
+KERNEL(stw_attn_bwd_preprocess_f32, ATTN_ROW_THREADS, attn_bwd_preprocess<float>(launch, dev_shared))
 KERNEL(stw_attn_bwd_postprocess, ATTN_ROW_THREADS, attn_bwd_postprocess(launch, dev_shared))
 KERNEL(stw_attn_bwd_postprocess_parts, ATTN_ROW_THREADS, attn_cdna_finish_any(launch, dev_shared))
 KERNEL(stw_attn_hidden_blocks, ATTN_ROW_THREADS, attn_hidden_blocks(launch))

@@ -14,10 +14,8 @@
  * of four instructions, several chains side by side. Their sums are added behind the instructions of the chains that
  * follow, also of the next product, so that no addition waits for the matrix unit.
  *
- * A work tile that may have subnormal sums of dQ (attn_bwd_subnormal.h) is left to a kernel of its own: loops of
- * compare-and-swap beside the others would cost these a hundred registers. In deterministic mode nobody else adds in a
- * key block's turn: steps CDNA_ANY of CDNA_ORDERED, and all of CDNA_EVERYTHING_ORDERED, load a sum and store it, which
- * loses nothing.
+ * Additions to dQ may take subnormal sums for zero, 2^-126 a term, which the accuracy rule grants f32; loops of
+ * compare-and-swap had 400 to 980 bytes of scratch a lane.
  *
  * With features a step makes P behind all of S, and dS behind all of dP: beside products clang 19 would unroll both
  * with them. A bias is loaded for 16 queries, ahead of their products; what a step needs of features is made anew in
@@ -31,8 +29,6 @@
 #define STW_HIP_ATTN_BWD_CDNA_F32_H
 
 #include "attn_bwd_cdna.h"
-
-#include "common/kernels/attn_bwd_preprocess.h"
 
 /* Shapes, as in attn_cdna. */
 template <int HD_, int MODE_ = CDNA_PLAIN> struct attn_cdna_f32 {
@@ -54,6 +50,7 @@ template <int HD_, int MODE_ = CDNA_PLAIN> struct attn_cdna_f32 {
         TILES = KEYS / 16,
         SKIPS = 0,
         SCORES_HERE = 0,
+        TIGHT = 0,
         WIDTH = HD,
         PIECES = HD / 32, /* two of 16 bytes a lane */
         PIECES_V = PIECES,
@@ -124,16 +121,6 @@ template <int HD, int MODE> struct attn_cdna_kv<attn_cdna_f32<HD, MODE>> {
     }
 };
 
-/* K or V holds an element that counts, or a NaN. */
-template <int TILES, int FRAGMENTS> DEV_FN bool attn_cdna_counts(const leaf_f4 (&x)[TILES][FRAGMENTS]) {
-    bool counts = !(fabsf(x[0][0].x) < ATTN_SUBNORMAL_KEYS);
-    if (__builtin_amdgcn_ballot_w64(counts)) return true;
-    DEV_UNROLL_FOR (int i = 0; i < TILES; ++i)
-        DEV_UNROLL_FOR (int j = 0; j < FRAGMENTS; ++j)
-            DEV_UNROLL_FOR (int e = 0; e < 4; ++e) counts |= !(fabsf(x[i][j][e]) < ATTN_SUBNORMAL_KEYS);
-    return __builtin_amdgcn_ballot_w64(counts) != 0;
-}
-
 /* Addresses in LDS. */
 template <int HD, int MODE> struct attn_cdna_lds<attn_cdna_f32<HD, MODE>> {
     typedef attn_cdna_f32<HD, MODE> C;
@@ -142,10 +129,6 @@ template <int HD, int MODE> struct attn_cdna_lds<attn_cdna_f32<HD, MODE>> {
     cdna_lds *stats, *to_stats;
     enum { MAKES = cdna_is_everything(MODE) }; /* places anew: to_stats is where statistics begin */
 
-    DEV_FN int lane_anew() {
-        const uint32_t all = cdna_opaque(~0u);
-        return (int)__builtin_amdgcn_mbcnt_hi(all, __builtin_amdgcn_mbcnt_lo(all, 0));
-    }
     DEV_METHOD void set(cdna_lds *lds, int wave, int lane) {
         const int n = lane % 16, g = lane / 16;
         row = lds + (n * C::ROW + g * 16);
@@ -166,16 +149,16 @@ template <int HD, int MODE> struct attn_cdna_lds<attn_cdna_f32<HD, MODE>> {
     /* Of a part, the place for put_ds. */
     DEV_METHOD cdna_lds *place(int wave) const {
         if constexpr (!MAKES) return to_ds;
-        const int lane = lane_anew();
+        const int lane = cdna_lane_anew();
         return to_stats + (C::AT_DS - C::AT_STATS + lane / 16 * C::SCORE_FOUR + (C::KEYS * wave + lane % 16) * 4);
     }
     DEV_FN void put_ds(cdna_lds *to, int i, int r, float x) { cdna_put(to + (r * C::SCORE_ROW + 64 * i), x); }
     DEV_METHOD cdna_lds *stat(uint32_t) const {
-        if constexpr (MAKES) return to_stats + lane_anew() * 4;
+        if constexpr (MAKES) return to_stats + cdna_lane_anew() * 4;
         return to_stats;
     }
     DEV_METHOD leaf_f4 read_stats(int part, int delta) const {
-        cdna_lds *const from = MAKES ? to_stats + lane_anew() / 16 * 16 : stats;
+        cdna_lds *const from = MAKES ? to_stats + cdna_lane_anew() / 16 * 16 : stats;
         return cdna_floats(cdna_get(from + (4 * C::BM * delta + 64 * part)));
     }
 };
@@ -445,24 +428,16 @@ DEV_FN void attn_cdna_part(attn_cdna_loop<attn_cdna_f32<HD, MODE>> &w, int block
     else attn_cdna_f32_AB<4 * T, 2 * C::UNITS + 1, C>(dq, of_dq, ds, w.lds, w.keys.kt, add_dk, put_next_rows);
     /* loads come before the additions, so that no step waits for its own */
     w.queries.fetch(w.ahead);
-    if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
+    if (part == C::PARTS - 1) w.stats.fetch(w.ahead, w.dq.at);
     CDNA_FENCE();
     DEV_UNROLL_FOR (int x = 0; x < 2 * COLUMNS; ++x) dq[x % COLUMNS] += of_dq.take(x);
     if (part == 0) w.turn.wait(block);
-    if constexpr (KIND >= CDNA_ANY && (int)C::TURNS != CDNA_NO_TURNS) w.dq.add_in_turn(dq, part);
-    else w.dq.add(dq, part, cdna_is_exact(KIND));
+    w.dq.add(dq, part, false);
     if (part == C::PARTS - 1) {
         w.dq.next();
         w.turn.next();
     }
     cdna_barrier(); /* all waves have written the next rows and read dS */
-}
-
-/* The shared preprocess kernel. No work tile is left to the exact kernel yet. */
-DEV_FN void attn_cdna_f32_preprocess(const stw_attn_launch &l, char *smem) {
-    const bool leaves = (l.vectors & STW_STATS_NEGATED) && !l.dq_semaphore; /* to the exact kernel */
-    if (dev_cta() == l.work_tiles - 1 && dev_thread() == 0 && leaves) l.tile_counter[1] = 0;
-    attn_bwd_preprocess<float>(l, smem);
 }
 
 #endif

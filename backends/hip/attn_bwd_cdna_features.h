@@ -33,11 +33,11 @@ DEV_FN constexpr bool cdna_hides(int mode) { return cdna_feature_of(mode) == CDN
 DEV_FN constexpr bool cdna_may_hide(int mode) { return cdna_hides(mode) || cdna_knows_bias(mode); }
 DEV_FN bool cdna_has_masks(cdna_launch l) { return (l->p.features & (STW_FEAT_INTERVALS | STW_FEAT_BLOCK_MASK)) != 0; }
 /* Deterministic mode in a kernel: never, where the call asks for it, always. Kernels of two waves a SIMD have no
- * registers left for what one call asks for and another does not. `leaves`: products lose subnormal operands, whose
- * work tiles are left to an exact kernel where turns allow it. */
+ * registers left for what one call asks for and another does not. `apart`: `every` has a kernel of deterministic
+ * mode beside it, for the same reason. */
 enum { CDNA_NO_TURNS, CDNA_TURNS_ASKED, CDNA_TURNS };
-DEV_FN constexpr int cdna_turns(int mode, bool one_wave, bool leaves) {
-    if (mode == CDNA_EVERYTHING && leaves) return CDNA_NO_TURNS; /* where exact steps are beside its own */
+DEV_FN constexpr int cdna_turns(int mode, bool one_wave, bool apart) {
+    if (mode == CDNA_EVERYTHING && apart) return CDNA_NO_TURNS;
     if (mode == CDNA_ORDERED || mode == CDNA_HIDDEN_ORDERED || mode == CDNA_EVERYTHING_ORDERED) return CDNA_TURNS;
     return mode != CDNA_PLAIN && one_wave ? CDNA_TURNS_ASKED : CDNA_NO_TURNS;
 }

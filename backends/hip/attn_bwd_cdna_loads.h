@@ -126,6 +126,7 @@ template <class C> struct attn_cdna_lds {
     cdna_lds *ds;                                  /* fragments of dS                                      */
     cdna_lds *stats;                               /* LSE of the lane's queries                            */
     cdna_lds *to_zipped, *to_zipped_2, *to_single; /* where dS goes: tiles 0 and 1, their queries 2 and 3; tile 2 */
+    uint32_t to_tiles;                             /* TIGHT: where it goes, tiles 0 and 1, and 65536 times tile 2 */
 
     DEV_METHOD void set(cdna_lds *lds, int wave, int lane) {
         int n = lane % 16, g = lane / 16;
@@ -137,6 +138,7 @@ template <class C> struct attn_cdna_lds {
         to_zipped = lds + (C::AT_DS + g * C::SCORE_FOUR + wave * 64 + n * 4);
         to_zipped_2 = cdna_opaque(to_zipped + 2 * C::SCORE_ROW);
         to_single = lds + (C::AT_DS + g * C::SCORE_FOUR + C::ZIPPED * 64 + wave * 32 + n * 2);
+        if (C::TIGHT) to_tiles = cdna_opaque((uint32_t)(uintptr_t)to_zipped | (uint32_t)(uintptr_t)to_single << 16);
     }
     /* Fragment `at` of the rows that are held: of each half the pieces of Q, dO, dO^T and Q^T. */
     DEV_METHOD leaf_u4 read(int at) const {
@@ -160,12 +162,15 @@ template <class C> struct attn_cdna_lds {
     }
     /* dS of queries 2 k and 2 k + 1, two in a word of each tile: keys n and 16 + n of one query make a word. */
     DEV_METHOD void put_zipped(int half, int k, uint32_t tile_0, uint32_t tile_1) const {
-        cdna_lds *to = (k ? to_zipped_2 : to_zipped) + half * 4 * C::SCORE_FOUR;
+        cdna_lds *to = k ? to_zipped_2 : to_zipped;
+        if (C::TIGHT) to = (cdna_lds *)(cdna_opaque(to_tiles) & 0xffff) + 2 * k * C::SCORE_ROW;
+        to += half * 4 * C::SCORE_FOUR;
         cdna_put(to, cdna_lows(tile_0, tile_1));
         cdna_put(to + C::SCORE_ROW, cdna_highs(tile_0, tile_1));
     }
     DEV_METHOD void put_single(int half, int k, uint32_t tile_2) const {
-        cdna_lds *to = to_single + (half * 4 * C::SCORE_FOUR + 2 * k * C::SCORE_ROW);
+        cdna_lds *to = C::TIGHT ? (cdna_lds *)(cdna_opaque(to_tiles) >> 16) : to_single;
+        to += half * 4 * C::SCORE_FOUR + 2 * k * C::SCORE_ROW;
         cdna_put(to, (uint16_t)tile_2);
         cdna_put(to + C::SCORE_ROW, (uint16_t)(tile_2 >> 16));
     }
@@ -268,11 +273,16 @@ template <class C> struct attn_cdna_queries {
  * come a step ahead and go through LDS, as the rows do, so that no step waits for memory before its products. */
 template <class C> struct attn_cdna_stats {
     cdna_buffer from;
-    uint32_t at;
+    uint32_t at; /* TIGHT: of the block, else of the lane */
 
-    /* Those of the next query block: to registers. */
-    DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead) {
-        ahead.stat = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(from, at, 0, 0));
+    DEV_METHOD void enter_head(int first, int lane) {
+        at = (uint32_t)(first * C::STATS * 4 + (C::TIGHT ? 0 : lane * 4));
+    }
+    /* Those of the next query block: to registers. `sums_at`: attn_cdna_dq's, which has the lane in it. */
+    DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead, uint32_t sums_at) {
+        const uint32_t of_lane = C::TIGHT ? cdna_opaque(sums_at) & 0xfc : at;
+        ahead.stat =
+            __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(from, of_lane, C::TIGHT ? (int)at : 0, 0));
         at += C::STATS * 4;
     }
     /* From registers to LDS: all waves write the same. `at`: attn_cdna_dq's. */

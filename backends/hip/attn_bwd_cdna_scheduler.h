@@ -9,10 +9,12 @@
 #include "attn_bwd_cdna_f32.h"
 #include "attn_bwd_cdna_lift.h"
 
-/* Work tiles with subnormal operands, or f32 with sums of dQ that may be subnormal, are left to the exact kernel, or
- * done at once as it does them. Sums of other types, and of f32 in turns, are added exactly in steps CDNA_ANY. */
-template <class C> DEV_FN constexpr bool attn_cdna_leaves() {
-    return dev_flushes<typename C::T>::yes || (sizeof(typename C::T) == 4 && (int)C::TURNS == CDNA_NO_TURNS);
+/* Work tiles with subnormal operands are left to the exact kernel, or done at once as it does them, where products
+ * would lose these. Elsewhere bf16 adds sums of dQ that may be subnormal exactly, in steps CDNA_ANY; f16 has none, and
+ * f32 may lose them. */
+template <class C> DEV_FN constexpr bool attn_cdna_leaves() { return dev_flushes<typename C::T>::yes; }
+template <class C> DEV_FN constexpr bool attn_cdna_adds_exactly() {
+    return !attn_cdna_leaves<C>() && sizeof(typename C::T) == 2 && !dev_is_f16<typename C::T>::yes;
 }
 
 /* K or V holds an element that counts (attn_bwd_subnormal.h): ordinary data has one in the first word of some lane. */
@@ -55,13 +57,13 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &tile, in
     int64_t b = dev_uniform(u.b), row = dev_uniform(u.seq.q.first), at = h * l->q_blocks + dev_uniform(u.seq.q_block);
     w.queries.enter_head(l, u, b, row, h, first, thread);
     w.stats.from = cdna_buffer_of(l->stats + at * C::STATS, end * C::STATS * 4);
-    w.stats.at = (uint32_t)(first * C::STATS * 4 + lane * 4);
+    w.stats.enter_head(first, lane);
     w.dq.enter_head(l->dq + at * (C::BM * C::HD), first, thread);
     w.feature.enter_head(u, l, h, first, thread);
     if constexpr (cdna_biased(C::MODE) && sizeof(typename C::T) == 2) w.feature.template fetch<true>();
     w.turn.enter_head(l->dq_semaphore + at + first);
     w.queries.fetch(w.ahead);
-    w.stats.fetch(w.ahead);
+    w.stats.fetch(w.ahead, w.dq.at);
     const int low = (int)dev_uniform(u.seq.q_low) - first * C::BM;
     if (dev_uniform(u.seq.q_low) > first * C::BM) w.queries.clear_before(w.ahead, low, thread);
     if constexpr (LIFTED) w.queries.lift(w.ahead);
@@ -70,7 +72,7 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &tile, in
     w.queries.fetch(w.ahead);
     if (C::PARTS == 2 && dev_uniform(u.seq.q_low) > first * C::BM + C::HELD)
         w.queries.clear_before(w.ahead, low - C::HELD, thread);
-    w.stats.fetch(w.ahead);
+    w.stats.fetch(w.ahead, w.dq.at);
     cdna_barrier();
 }
 
@@ -104,9 +106,7 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     int mine = block + (thread & 63);
     uint32_t marks_at = (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4);
     leaf_u2 marks = __builtin_amdgcn_raw_buffer_load_b64(w.stats.from, marks_at, 0, 0);
-    /* else there are none here */
-    enum { SUMS = !dev_is_f16<typename C::T>::yes && !attn_cdna_leaves<C>() };
-    w.subnormal_steps = SUMS ? __builtin_amdgcn_ballot_w64(marks.y != 0 || w.subnormal_keys) : 0;
+    w.subnormal_steps = attn_cdna_adds_exactly<C>() ? __builtin_amdgcn_ballot_w64(marks.y != 0 || w.subnormal_keys) : 0;
     uint64_t edge, unseen = 0;
     if constexpr (C::SKIPS) {
         bool some, all;
@@ -447,8 +447,8 @@ DEV_FN bool attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, at
 
 /* All of K or V is close to subnormal, or products may lose some of it: the same for all threads. */
 template <class C> DEV_FN bool attn_cdna_look_at_keys(const attn_cdna_loop<C> &w, attn_work_tile &u, int lane) {
-    if constexpr (dev_is_f16<typename C::T>::yes) return false;
-    if constexpr (dev_flushes<typename C::T>::yes) {
+    if constexpr (!attn_cdna_leaves<C>() && !attn_cdna_adds_exactly<C>()) return false;
+    else if constexpr (dev_flushes<typename C::T>::yes) {
         int of_k = (attn_cdna_counts(w.keys.k) ? 1 : 0) | (attn_cdna_flushed(w.keys.k) ? 2 : 0);
         int of_v = (attn_cdna_counts(w.keys.v) ? 1 : 0) | (attn_cdna_flushed(w.keys.v) ? 2 : 0);
         if (lane == 0) {
@@ -584,8 +584,7 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     attn_cdna_work_tile<false>(w, u, bound, first, end, smem, wave, lane);
 }
 
-/* The work tiles that the main loop has left alone. 16 bits: every product as f32, a quarter as fast; f32: sums of dQ
- * that may be subnormal, added by compare-and-swap. */
+/* The work tiles that the main loop has left alone: every product as f32, a quarter as fast. */
 template <class C> DEV_FN void attn_cdna_exact(const stw_attn_launch &launch, char *smem) {
     attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_WORK_TILE);
     int wave = (int)dev_wave(), lane = (int)dev_lane();

@@ -313,7 +313,6 @@ static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t
               every = (p->features & (SINGLE_PAIRS | MASKS)) != 0;
     const int number = every ? ordered ? MODE_every_ordered : MODE_every : ordered ? MODE_ordered : MODE_plain;
     out->mode = names[number][0];
-    out->exact = names[number][1];
     out->sums_dq = 1;
     out->warps = CDNA_WAVES;
     out->dq_rows = 1;

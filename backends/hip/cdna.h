@@ -38,6 +38,11 @@ template <class X> DEV_FN X cdna_opaque_scalar(X x) {
     asm volatile("" : "+s"(x));
     return x;
 }
+/* The lane's number, made anew: no register holds it, or what is made of it, between two uses. */
+DEV_FN int cdna_lane_anew() {
+    const uint32_t all = cdna_opaque(~0u);
+    return (int)__builtin_amdgcn_mbcnt_hi(all, __builtin_amdgcn_mbcnt_lo(all, 0));
+}
 /* Holds an accumulator where it is (ACC: in the AGPRs) up to this point: the compiler would copy it out, and wait for
  * it, where it is made. */
 template <bool ACC> DEV_FN void cdna_keep(leaf_f4 &x) {
