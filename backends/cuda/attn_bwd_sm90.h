@@ -197,6 +197,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     }; /* LSE's are read ahead of exponentials */
     /* no step of their own for exact additions: half of the code */
     enum { ASKS_EXACT = SUBNORMAL && (BIAS_MORE || ANY_OUTPUTS) };
+    /* a last step without pairs is a step of its own, without products: of 128 rows many work tiles have one step */
+    enum { SKIPS_IDLE = ORDERED == 0 && FEATURE == SM90_PLAIN && !C::DRAINS && BM == 128 };
     const stw_attn_params &p = l.p;
     const bool ordered = SM90_IS_ORDERED(l);
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
@@ -490,8 +492,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             }
     };
     /* One step. LAST of its work tile: S(j+1) is the next one's, if there is one. EXACT: terms of dQ may all be
-     * subnormal. Says whether there is a next step. */
-    auto step = [&](auto is_last, auto is_exact) {
+     * subnormal. IDLE: it has no pairs, and is the last. Says whether there is a next step. */
+    auto step = [&](auto is_last, auto is_exact, auto is_idle) {
         /* ALL: P of a part */
         [[maybe_unused]] auto make = [&](auto part) {
             enum { FIRST = 2 * decltype(part)::part };
@@ -514,7 +516,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                 all.store_gradients(to, s, dp, i, bias, lse, lse + BM, alibi, dropped);
             }
         };
-        enum { LAST = decltype(is_last)::yes, EXACT = decltype(is_exact)::yes };
+        enum { LAST = decltype(is_last)::yes, EXACT = decltype(is_exact)::yes, IDLE = decltype(is_idle)::yes };
         const bool exact = EXACT || (ASKS_EXACT && (special & SM90_EXACT_DQ));
         const int stage_next = stage == C::STAGES - 1 ? 0 : stage + 1;
         const int phase_next = stage == C::STAGES - 1 ? phase ^ 1 : phase;
@@ -535,8 +537,9 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
 
         /* 1: dP and dV begin */
         sm90_mma_fence();
-        mma_ABt(dp, v, dout); /* dP^T = V dO^T */
-        if constexpr (FEATURE == SM90_SOFTCAP) {
+        if constexpr (!IDLE) mma_ABt(dp, v, dout); /* dP^T = V dO^T */
+        if constexpr (IDLE) {
+        } else if constexpr (FEATURE == SM90_SOFTCAP) {
             /* the first half is multiplied while the second is made */
             const bool masked = (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0;
             float2 lse[PIECES];
@@ -562,7 +565,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             DEV_UNROLL_FOR (int i = 0; i < BM / 4; ++i) p16[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
         }
         sm90_mma_fence();
-        if constexpr (FEATURE == SM90_SOFTCAP) mma_AB_rows<BM / 2, BM>(dv, p16, dout);
+        if constexpr (IDLE) {
+        } else if constexpr (FEATURE == SM90_SOFTCAP) mma_AB_rows<BM / 2, BM>(dv, p16, dout);
         else if constexpr (DROPS) mma_AB_rows<0, PART>(dv, p16, dout);
         else mma_AB(dv, p16, dout);              /* dV += P^T dO */
         if (LAST && wave == 1 && sm90_elect()) { /* while the products run: what the next work tile is */
@@ -580,13 +584,14 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             __syncwarp(); /* or ptxas lets the other lanes go on to the warp's next shuffle or product alone */
         }
         float2 delta[PIECES];
-        if (!THIRD) sm90_statistics<C>(delta, smem, stage, DELTA, lane, 0, C::DELTA_AHEAD);
+        if (!THIRD && !IDLE) sm90_statistics<C>(delta, smem, stage, DELTA, lane, 0, C::DELTA_AHEAD);
 
         /* 2: dS */
-        sm90_mma_wait<FEATURE == SM90_SOFTCAP ? 2 : 1>(dp);
-        if (!THIRD) sm90_statistics<C>(delta, smem, stage, DELTA, lane, C::DELTA_AHEAD, PIECES);
+        if constexpr (!IDLE) sm90_mma_wait<FEATURE == SM90_SOFTCAP ? 2 : 1>(dp);
+        if (!THIRD && !IDLE) sm90_statistics<C>(delta, smem, stage, DELTA, lane, C::DELTA_AHEAD, PIECES);
         [[maybe_unused]] const bool masked = (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0;
-        if constexpr (DROPS) {
+        if constexpr (IDLE) {
+        } else if constexpr (DROPS) {
             enum { SIGNED = BIAS || ALL };
             const float *const from =
                 (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + BM + lane % 4 * 2;
@@ -659,10 +664,12 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         features_ahead(follows);
         sm90_mma_wait<0>();                /* dV */
         scores(at0, turn & 1, stage_next); /* S^T = K Q^T */
-        sm90_mma_fence();
-        mma_AB(dq, ds, k); /* dQ = dS K */
-        if constexpr (SHARES_DS) mma_AtB(dk, ds_mine, q);
-        else mma_AB(dk, ds16, q); /* dK += dS^T Q */
+        if constexpr (!IDLE) {
+            sm90_mma_fence();
+            mma_AB(dq, ds, k); /* dQ = dS K */
+            if constexpr (SHARES_DS) mma_AtB(dk, ds_mine, q);
+            else mma_AB(dk, ds16, q); /* dK += dS^T Q */
+        }
         features(follows);
         if constexpr (MASKS) {
             if (!LAST && wave == 0) load.look_ahead(tiles[turn & 1], words, stage, it.left);
@@ -690,13 +697,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         float2 lse[PIECES];
         const uint32_t of_step = LAST && ORDERED != 0 ? 0u : of_tile; /* the next one's keys are looked at later */
         if (STATISTICS) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, 0, C::LSE_AHEAD);
-        sm90_mma_wait<2>(s);
+        sm90_mma_wait<IDLE ? 0 : 2>(s);
         if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step | between(it));
         if (STATISTICS) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, C::LSE_AHEAD, PIECES);
         exponentials(lse, stage_next);
         if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step | between(it));
-        sm90_mma_wait<1>(dq);
-        if (!EXACT) add_dq(to, adds && !(ASKS_EXACT && exact));
+        if constexpr (!IDLE) sm90_mma_wait<1>(dq);
+        if (!EXACT && !IDLE) add_dq(to, adds && !(ASKS_EXACT && exact));
         if (special & (SM90_MASKED | SM90_DEAD_ROWS))
             mask_scores(it, stage_next); /* and ptxas may not let the exponentials sink behind this use of them */
         if (follows) barriers.dout(stage_next).wait(phase_next);
@@ -754,17 +761,22 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         auto goes_on = [&]() { return it.left > 1 && (!C::DRAINS || it.left > until); };
         auto exact = [&]() { return SUBNORMAL && (special & SM90_EXACT_DQ); };
         while (it.left > 1) {
-            DEV_ROLLED while (goes_on() && (ASKS_EXACT || !exact())) step(sm90_flag<false>(), sm90_flag<false>());
+            DEV_ROLLED while (goes_on() && (ASKS_EXACT || !exact()))
+                step(sm90_flag<false>(), sm90_flag<false>(), sm90_flag<false>());
             if constexpr (!ASKS_EXACT)
-                DEV_ROLLED while (goes_on() && exact()) step(sm90_flag<false>(), sm90_flag<SUBNORMAL>());
+                DEV_ROLLED while (goes_on() && exact())
+                    step(sm90_flag<false>(), sm90_flag<SUBNORMAL>(), sm90_flag<false>());
             if constexpr (C::DRAINS)
                 if (it.left <= until) {
                     drain();
                     until -= drain_steps();
                 }
         }
-        if (!ASKS_EXACT && exact()) follows = step(sm90_flag<true>(), sm90_flag<(SUBNORMAL && !ASKS_EXACT)>());
-        else follows = step(sm90_flag<true>(), sm90_flag<false>());
+        if (SKIPS_IDLE && it.left <= it.idle)
+            follows = step(sm90_flag<true>(), sm90_flag<false>(), sm90_flag<(bool)SKIPS_IDLE>());
+        else if (!ASKS_EXACT && exact())
+            follows = step(sm90_flag<true>(), sm90_flag<(SUBNORMAL && !ASKS_EXACT)>(), sm90_flag<false>());
+        else follows = step(sm90_flag<true>(), sm90_flag<false>(), sm90_flag<false>());
         sm90_pin(dk);
         const attn_work_tile &tile = tiles[(turn & 1) ^ 1];
         if (ordered) { /* before another work tile's semaphore is awaited, or the two would wait for each other */

@@ -157,8 +157,38 @@ DEV_FN void sm90_prefetch_sums(const attn_work_tile &tile, const stw_attn_params
         DEV_ROLLED_FOR (int col = lane / ROWS * LINE; col < cols; col += 2 * LINE) sm90_prefetch(from + col);
 }
 
+/* Adds a part's sums of dK or dV to those of others, as they are in registers: of four values two are of one key, two
+ * of another. An addition flushes subnormal sums: where a warp has a value of bf16's that may make one, or a 0 beside
+ * one that is none and would flush one, all go by compare-and-swap. That is every value that is not at least 2^-100: of
+ * larger ones the rounding of the sum is more than what is flushed. A key whose values are 0 (nobody sees it, or it is
+ * past the last) adds nothing. f16's sums are multiples of 2^-48. `mine`: 2 KB. */
+template <class C> DEV_FN void sm90_add_part(float *to, const float (&x)[C::HD / 2], char *mine, int lane) {
+    enum { AT_ONCE = 16, SUBNORMAL = !dev_is_f16<typename C::T>::yes };
+    const auto adds = [&](int i) { return x[i] != 0.0f || x[i + 1] != 0.0f; }; /* NaN does */
+    bool exact = false;
+    if (SUBNORMAL)
+        DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; i += 2)
+            exact |= (fabsf(x[i]) < 0x1p-100f || fabsf(x[i + 1]) < 0x1p-100f) && adds(i);
+    if (!SUBNORMAL || !__any_sync(0xFFFFFFFFu, exact)) {
+        DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; i += 4) {
+            const bool first = adds(i), second = adds(i + 2);
+            float *const at = to + i * C::THREADS;
+            sm90_add_four_if(first && second, at, x + i);
+            sm90_add_two_if(first && !second, at, x + i);
+            sm90_add_two_if(second && !first, at + 2, x + i + 2);
+        }
+        return;
+    }
+    float *const kept = (float *)(void *)mine + lane * AT_ONCE;
+    DEV_UNROLL_FOR (int first = 0; first < C::HD / 2; first += AT_ONCE) {
+        DEV_UNROLL_FOR (int i = 0; i < AT_ONCE; ++i) kept[i] = x[first + i];
+        DEV_ROLLED_FOR (int i = 0; i < AT_ONCE; ++i)
+            sm90_add_exact(to + (first + i / 4 * 4) * C::THREADS + i % 4, kept[i]);
+    }
+}
+
 /* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*, which is wanted. Sums of a part go to the
- * workspace as they are in registers, for attn_bwd_postprocess_parts.h. */
+ * workspace as they are in registers: for attn_bwd_postprocess_parts.h, or added there for attn_bwd_sm90_rows.h. */
 template <class C>
 DEV_FN void sm90_store_general(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
                                uint32_t output, char *mine, int wave, int lane) {
@@ -166,10 +196,14 @@ DEV_FN void sm90_store_general(const attn_work_tile &tile, const float (&x)[C::H
     const stw_attn_params &p = l.p;
     const bool of_dv = output == STW_OUT_DV;
     if (l.part_sums) {
-        float *to = l.part_sums +
-                    (((int64_t)tile.kv_head * l.part_entries + tile.index) * 2 + of_dv) * (C::BN * C::HD) +
+        const bool adds = (l.vectors & STW_SM90_PARTS_ADD) != 0;
+        const uint32_t head = adds ? (uint32_t)tile.kv_head / l.head_parts : (uint32_t)tile.kv_head,
+                       entry = adds ? tile.index / l.row_parts : tile.index;
+        float *to = l.part_sums + (((int64_t)head * l.part_entries + entry) * 2 + of_dv) * (C::BN * C::HD) +
                     (wave * DEV_WAVE + lane) * 4;
-        DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; i += 4) sm90_store_four(to + i * C::THREADS, x + i);
+        if (adds) sm90_add_part<C>(to, x, mine, lane);
+        else
+            DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; i += 4) sm90_store_four(to + i * C::THREADS, x + i);
         return;
     }
     const stw_tensor_param &t = of_dv ? p.dv : p.dk;

@@ -3,7 +3,8 @@
  * The kernels before and behind sm90's own main loop (attn_bwd_sm90.h) for the usual options, made for the bandwidth
  * of memory; attn_sm90.c chooses them, and attn_bwd_preprocess.h and attn_bwd_postprocess.h take all other options. A
  * CTA has a query block, and CTAs go from the last block to the first: the main loop begins with the first heads, whose
- * zeros and dO are in L2 then, and ends with the last heads, whose sums are. */
+ * zeros and dO are in L2 then, and ends with the last heads, whose sums are. Where work tiles are parts that add their
+ * sums of dK and dV (STW_SM90_PARTS_ADD), the first kernel zeroes these, and CTAs of the last one make dK and dV. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_ROWS_H
 #define STW_CUDA_ATTN_BWD_SM90_ROWS_H
 
@@ -20,12 +21,14 @@ template <class T_, int HD_> struct sm90_rows {
         WARPS = ATTN_ROW_THREADS / DEV_WAVE,
         AT_ONCE = DEV_WAVE / LANES,      /* rows of a warp          */
         PASSES = BM / (WARPS * AT_ONCE), /* of a warp over its rows */
+        BN = 128,                        /* keys of a work tile */
         STATS = 2 * BM + (int)STW_STATS_PAD,
         SUMS = BM * WIDTH,                    /* of dQ                           */
         TILES = SUMS / (ATTN_ROW_THREADS * 4) /* of dQ's registers, a thread's */
     };
     static_assert(PASSES == 4, "four lanes of a row write the statistics of four rows");
     static_assert(TILES == 8, "a warp has 16 rows and 64 columns of dQ");
+    static_assert(BN == WARPS * 16, "a warp has 16 rows of dK or dV, too");
 };
 
 /* Which query block: `number` counts those of all heads. */
@@ -129,6 +132,17 @@ DEV_FN bool sm90_head_ascends(const stw_attn_launch &l, int64_t b, int64_t h) {
     return head / together * together + together >= all;
 }
 
+/* Key blocks of all kv heads, whose sums of dK and dV parts add to. */
+DEV_FN int64_t sm90_added_blocks(const stw_attn_launch &l) {
+    return l.vectors & STW_SM90_PARTS_ADD ? stw_quotient(l.p.heads_kv, l.head_parts) * l.part_entries : 0;
+}
+/* Zeros where parts will add: the share of CTA `number` of `ctas`. */
+template <class C> DEV_FN void sm90_zero_parts(const stw_attn_launch &l, int64_t number, int64_t ctas) {
+    const int64_t vectors = sm90_added_blocks(l) * (2 * C::BN * C::HD / 4);
+    DEV_ROLLED_FOR (int64_t i = number * ATTN_ROW_THREADS + dev_thread(); i < vectors; i += ctas * ATTN_ROW_THREADS)
+        dev_store_vector(l.part_sums + 4 * i, dev_vector{{0, 0, 0, 0}});
+}
+
 /* The kernel. CTAs before and behind those of query blocks: see attn_bwd_preprocess. */
 template <class C> DEV_FN void sm90_preprocess(const stw_attn_launch &l, char *smem) {
     dev_let_next_begin();
@@ -139,9 +153,10 @@ template <class C> DEV_FN void sm90_preprocess(const stw_attn_launch &l, char *s
     }
     if (dev_cta() >= last) return;
     if (dev_cta() < l.lists) {
-        attn_list_key_blocks(l, smem);
+        attn_list_key_blocks<attn_list_sizes<C::BM, C::BN>>(l, smem);
         return;
     }
+    sm90_zero_parts<C>(l, last - 1 - dev_cta(), last - l.lists);
     sm90_rows_tile u;
     if (!u.set(l, C::BM, last - 1 - dev_cta(), smem)) return;
     if (l.dq_semaphore && dev_thread() == 0) {
@@ -153,40 +168,100 @@ template <class C> DEV_FN void sm90_preprocess(const stw_attn_launch &l, char *s
     sm90_preprocess_rows<C>(l, u, smem);
 }
 
-/* The kernel. dQ in the inputs' type: of a thread's tiles of registers four side by side are gathered to vectors. */
-template <class C> DEV_FN void sm90_postprocess(const stw_attn_launch &l, char *smem) {
+/* A gradient's rows, in the inputs' type. `first`: where row 0 of the block starts; `used`, `end`: its rows that are
+ * used, that exist. */
+template <class T> struct sm90_gradient_rows {
+    T *first;
+    int64_t stride;
+    int used, end, cols;
+    float scale;
+    bool vectors;
+
+    /* A warp's 16 rows from row0 on and 64 columns from col0 on, in the order of the accumulators: of a thread's tiles
+     * of registers four side by side are gathered to vectors. */
+    template <int TILES> DEV_METHOD void store(const dev_vector (&x)[TILES], int row0, int col0) const {
+        enum { GATHERED = 4 };
+        const int lane = (int)dev_lane();
+        DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
+            const int row = row0 + leaf_slot_row(lane, slot);
+            T *const to = first + row * stride;
+            DEV_UNROLL_FOR (int f = 0; f < TILES; f += GATHERED) {
+                uint32_t w[GATHERED];
+                DEV_UNROLL_FOR (int g = 0; g < GATHERED; ++g) {
+                    const float low = dev_of_bits(x[f + g].word[2 * slot]),
+                                high = dev_of_bits(x[f + g].word[2 * slot + 1]);
+                    w[g] = row < used ? dev_pack(T(), low * scale, high * scale) : 0u;
+                }
+                leaf_gather<GATHERED>(w, lane);
+                const int col = col0 + leaf_gathered_col<GATHERED>(lane) + f * LEAF_MMA_N;
+                if (row >= end || col >= cols) continue;
+                if (vectors) dev_store_words<GATHERED>(to + col, w);
+                else
+                    DEV_UNROLL_FOR (int i = 0; i < 2 * GATHERED; ++i)
+                        to[col + i].bits = (uint16_t)(w[i / 2] >> (i % 2 * 16));
+            }
+        }
+    }
+};
+
+/* dQ of a query block. */
+template <class C> DEV_FN void sm90_postprocess_rows(const stw_attn_launch &l, int64_t number, char *smem) {
     typedef typename C::T T;
-    enum { ACROSS = C::WIDTH / 64, GATHERED = 4 };
+    enum { ACROSS = C::WIDTH / 64 };
     const stw_attn_params &p = l.p;
-    dev_await_previous();
-    if (dev_cta() >= l.work_tiles) return;
     sm90_rows_tile u;
-    if (!u.set(l, C::BM, l.work_tiles - 1 - dev_cta(), smem)) return;
-    const int t = (int)dev_thread(), lane = (int)dev_lane(), warp = t / DEV_WAVE;
-    const int used = u.local(u.seq.q.used, C::BM), end = u.local(u.seq.q.rows, C::BM);
+    if (!u.set(l, C::BM, number, smem)) return;
+    const int t = (int)dev_thread(), warp = t / DEV_WAVE;
     const float *sums = l.dq + u.at * (int64_t)C::SUMS + t * 4;
     dev_vector x[C::TILES];
     DEV_UNROLL_FOR (int f = 0; f < C::TILES; ++f) x[f] = dev_load_vector(sums + f * (ATTN_ROW_THREADS * 4));
-    const int col0 = warp % ACROSS * 64 + leaf_gathered_col<GATHERED>(lane);
-    DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
-        const int row = warp / ACROSS * LEAF_MMA_M + leaf_slot_row(lane, slot);
-        T *to = (T *)p.dq.data + dev_row(p.dq, u.b, u.h, u.seq.q.first + u.row0 + row);
-        DEV_UNROLL_FOR (int f = 0; f < C::TILES; f += GATHERED) {
-            uint32_t w[GATHERED];
-            DEV_UNROLL_FOR (int g = 0; g < GATHERED; ++g) {
-                const float first = dev_of_bits(x[f + g].word[2 * slot]),
-                            second = dev_of_bits(x[f + g].word[2 * slot + 1]);
-                w[g] = row < used ? dev_pack(T(), first * p.scale, second * p.scale) : 0u;
-            }
-            leaf_gather<GATHERED>(w, lane);
-            const int col = col0 + f * LEAF_MMA_N;
-            if (row >= end || col >= (int)p.head_dim_qk) continue;
-            if (l.vectors & STW_VECTOR_DQ) dev_store_words<GATHERED>(to + col, w);
-            else
-                DEV_UNROLL_FOR (int i = 0; i < 2 * GATHERED; ++i)
-                    to[col + i].bits = (uint16_t)(w[i / 2] >> (i % 2 * 16));
-        }
+    const sm90_gradient_rows<T> dq = {(T *)p.dq.data + dev_row(p.dq, u.b, u.h, u.seq.q.first + u.row0),
+                                      p.dq.seq,
+                                      u.local(u.seq.q.used, C::BM),
+                                      u.local(u.seq.q.rows, C::BM),
+                                      (int)p.head_dim_qk,
+                                      p.scale,
+                                      (l.vectors & STW_VECTOR_DQ) != 0};
+    dq.store(x, warp / ACROSS * LEAF_MMA_M, warp % ACROSS * 64);
+}
+
+/* dK or dV of a key block and kv head, of which all parts have added their sums, 64 columns. */
+template <class C> DEV_FN void sm90_postprocess_keys(const stw_attn_launch &l, int64_t number) {
+    typedef typename C::T T;
+    enum { PANELS = C::WIDTH / 64, TILES = 8, ACROSS = C::HD / LEAF_MMA_N };
+    const stw_attn_params &p = l.p;
+    const int panel = (int)(number % PANELS), of_dv = (int)(number / PANELS & 1);
+    const int64_t key = number / (2 * PANELS), head = stw_quotient(key, l.part_entries);
+    const int64_t block = key - head * l.part_entries, entry = block * (int)l.row_parts;
+    if (!(p.outputs & (of_dv ? STW_OUT_DV : STW_OUT_DK))) return;
+    if ((p.features & STW_FEAT_PACKED_KV) && entry >= stw_quotient((int64_t)l.listed[0], p.heads_kv)) return;
+    const attn_key_block &k = ((const attn_key_block *)l.key_blocks)[entry];
+    const int t = (int)dev_thread();
+    const float *sums = l.part_sums + (key * 2 + of_dv) * (C::BN * C::HD) + t * 4;
+    dev_vector x[TILES];
+    DEV_UNROLL_FOR (int f = 0; f < TILES; ++f) {
+        x[f] = dev_vector{{0, 0, 0, 0}};
+        if (ACROSS % TILES == 0 || panel * TILES + f < ACROSS)
+            x[f] = dev_load_vector(sums + (panel * TILES + f) * (ATTN_ROW_THREADS * 4));
     }
+    const stw_tensor_param &to = of_dv ? p.dv : p.dk;
+    const sm90_gradient_rows<T> rows = {(T *)to.data + dev_row(to, k.b, head, k.seq.kv.first + k.j0),
+                                        to.seq,
+                                        (int)stw_clamp_i64(k.seq.kv.used - k.j0, 0, C::BN),
+                                        (int)stw_clamp_i64(k.seq.kv.rows - k.j0, 0, C::BN),
+                                        (int)(of_dv ? p.head_dim_v : p.head_dim_qk),
+                                        of_dv ? 1.0f : p.scale,
+                                        (l.vectors & (of_dv ? STW_VECTOR_DV : STW_VECTOR_DK)) != 0};
+    rows.store(x, t / DEV_WAVE * LEAF_MMA_M, panel * 64);
+}
+
+/* The kernel. Where parts add: dK and dV, and behind these CTAs those of dQ. */
+template <class C> DEV_FN void sm90_postprocess(const stw_attn_launch &l, char *smem) {
+    dev_await_previous();
+    if (dev_cta() >= l.work_tiles) return;
+    const int64_t keys = sm90_added_blocks(l) * (2 * C::WIDTH / 64);
+    if (dev_cta() < keys) sm90_postprocess_keys<C>(l, dev_cta());
+    else sm90_postprocess_rows<C>(l, l.work_tiles - 1 - dev_cta(), smem);
 }
 
 #endif

@@ -288,10 +288,24 @@ static int takes_preprocess(const stw_attn_params *p) {
            rows_are_whole(&p->out, p->head_dim_v) && rows_are_whole(&p->dout, p->head_dim_v);
 }
 
+static int is_split(const stw_attn_choice *choice) { return choice->split.heads * choice->split.rows > 1; }
+
 static int takes_postprocess(const stw_attn_params *p, const stw_attn_choice *choice) {
     return (p->outputs & STW_OUT_DQ) && !(p->outputs & STW_OUT_DSINK) && !(p->accumulate & STW_OUT_DQ) &&
            p->dq_dtype == p->dtype && rows_are_whole(&p->dq, p->head_dim_qk) &&
-           choice->split.heads * choice->split.rows == 1;
+           (!is_split(choice) || choice->adds_parts);
+}
+
+/* Parts of work tiles add their sums of dK and dV, for which these kernels make zeros and what is wanted of them: else
+ * each has a place of its own, as in deterministic mode. */
+static int adds_parts(const stw_attn_params *p, const stw_attn_choice *choice) {
+    const uint32_t keys = STW_OUT_DK | STW_OUT_DV,
+                   apart = STW_FEAT_KEPT_STATS | STW_FEAT_KEPT_DQ | STW_FEAT_STARTED_DQ | STW_FEAT_FINISHED_DQ;
+    stw_attn_choice added = *choice;
+    added.adds_parts = 1;
+    return is_split(choice) && choice->preprocess && takes_postprocess(p, &added) && !has_f32_keys(p) &&
+           !(p->accumulate & keys) && !(p->features & (STW_FEAT_DETERMINISTIC | apart)) &&
+           rows_are_whole(&p->dk, p->head_dim_qk) && rows_are_whole(&p->dv, p->head_dim_v);
 }
 
 static void plan_masks(const stw_variant *tile, const stw_attn_params *p, stw_attn_choice *out) {
@@ -308,7 +322,7 @@ static int last_heads_ascend(const stw_attn_params *p, const stw_attn_choice *ch
     const uint32_t f = p->features & FEATURES, packed = STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV;
     const int alone = !f || ((f == STW_FEAT_ALIBI || f == STW_FEAT_SOFTCAP) && !is_drained(p));
     return (p->features & STW_FEAT_DETERMINISTIC) && (p->features & STW_FEAT_WINDOW_RIGHT) && alone &&
-           !(p->features & packed) && choice->preprocess && choice->split.heads * choice->split.rows == 1;
+           !(p->features & packed) && choice->preprocess && !is_split(choice);
 }
 
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
@@ -317,6 +331,8 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->small_rows = tile->bm;
     out->preprocess = takes_preprocess(p) ? "sm90" : NULL;
     if (last_heads_ascend(p, out)) out->vectors |= STW_SM90_LAST_ASCEND;
+    out->adds_parts = (uint32_t)adds_parts(p, out);
+    if (out->adds_parts) out->vectors |= STW_SM90_PARTS_ADD;
     out->postprocess = takes_postprocess(p, out) ? "sm90" : NULL;
     const int all = mode_of_features(p) == &mode_all;
     if (all || p->features & STW_FEAT_DROPOUT) out->loaders = 128; /* a warpgroup decides what is dropped */

@@ -209,11 +209,19 @@ DEV_FN void sm90_store_four(float *to, const float *x) {
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                  : "memory");
 }
-/* The same if `live`, on which all threads agree: without a branch. */
+/* The same if `live`: without a branch. */
 DEV_FN void sm90_add_four_if(bool live, float *to, const float *x) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
                  "@p red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(to),
                  "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"((int)live)
+                 : "memory");
+}
+
+/* Two sums. */
+DEV_FN void sm90_add_two_if(bool live, float *to, const float *x) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
+                 "@p red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};\n}" ::"l"(to),
+                 "f"(x[0]), "f"(x[1]), "r"((int)live)
                  : "memory");
 }
 

@@ -29,6 +29,8 @@ typedef struct stw_mapped_tensor {
 /* In stw_attn_launch.vectors, beside STW_KEYS_DESCEND: the last heads whose key blocks are numbered together ascend
  * (attn_bwd_sm90_scheduler.h). */
 #define STW_SM90_LAST_ASCEND 0x800u
+/* Also there: parts of a work tile add their sums of dK and dV in one place, which the kernel before them zeroes. */
+#define STW_SM90_PARTS_ADD 0x1000u
 
 /* `factor`: scale times log2(e), which the exponentials take from here, where it needs no register. Under softcap that
  * times 2 / cap, and `cap` times log2(e). `kept`: 1 - p of dropout, and its log2. `drain_rows`: query rows, a power of

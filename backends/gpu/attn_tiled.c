@@ -83,6 +83,12 @@ static int is_split(const stw_attn_choice *choice) {
     return choice->apart || choice->split.heads * choice->split.rows > 1;
 }
 
+/* Places for sums of dK and dV: one a part, or one a work tile whose parts add. */
+static int64_t part_places(const stw_attn_choice *choice, const stw_attn_params *p) {
+    const int64_t parts = choice->split.heads * choice->split.rows, all = p->heads_kv * key_blocks_of(choice, p);
+    return !is_split(choice) ? 0 : choice->adds_parts ? all / parts : all;
+}
+
 /* What the main loop decides, and the problem that its kernel sees: parts by heads are kv heads of their own. */
 static void choose(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *choice,
                    stw_attn_params *seen) {
@@ -320,7 +326,7 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     w.tile_counter = take(&w, (size_t)(1 + listed) * sizeof(uint64_t));
     w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
     size_t sums = 2 * (size_t)choice->bn * tile->head_dim * sizeof(float);
-    w.part_sums = take(&w, is_split(choice) ? (size_t)(p->heads_kv * key_blocks_of(choice, p)) * sums : 0);
+    w.part_sums = take(&w, (size_t)part_places(choice, p) * sums);
     size_t tiles = lists_hidden(choice, p) ? (size_t)hidden_tiles(p, hidden_keys(choice)) : 0,
            intervals = tiles * (size_t)interval_heads(p, choice->split.heads),
            bits = tiles * (size_t)block_heads(p) * 2 * (size_t)hidden_words(p);
@@ -390,7 +396,8 @@ static void add_postprocess(const stw_variant *t, const stw_attn_params *p, cons
     int64_t rows =
         (p->outputs & STW_OUT_DQ && !kept ? tiles : 0) + (p->outputs & STW_OUT_DSINK && !finished ? p->heads_q : 0);
     if (choice->postprocess) rows = p->heads_q * stw_tiles_of_head(p, choice->small_rows);
-    if (is_split(choice) && !finished)
+    if (choice->adds_parts) rows += part_places(choice, p) * 2 * (choice->width / 64);
+    else if (is_split(choice) && !finished)
         rows += p->heads_kv / choice->split.heads * stw_key_blocks_most(p, choice->bn) * 2 *
                 stw_attn_part_chunks(choice->bn, t->head_dim, choice->warps);
     stw_attn_step *step = add_step(steps, wave, rows, STW_ROW_THREADS, STW_ROW_SMEM);
@@ -447,16 +454,26 @@ static void add_dbias_reduce(const stw_variant *t, const stw_attn_params *p, con
     name_step(steps, step, "stw_attn_dbias_reduce_%s_%s", b->name, type);
 }
 
+/* Of dense problems, right behind a first kernel of its own, a main loop begins early where that kernel has more CTAs
+ * than run at once, four a multiprocessor: where all of them run at once it took 1.03 to 1.13 times as long so (H200,
+ * appendix/sm90.md). */
+static int begins_early(const stw_attn_params *p, const stw_attn_choice *choice, const stw_attn_steps *before) {
+    enum { ROWS_AT_ONCE = 4 };
+    const int measured = choice->preprocess && before->count == 1 && !(p->features & STW_FEAT_PACKED_Q);
+    return choice->early && (!measured || before->step[0].work_tiles > (int64_t)p->units * ROWS_AT_ONCE);
+}
+
 /* The main loop, and behind it the kernel for what it leaves alone, if there is one. */
 static void add_main_loop(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice, uint32_t wave,
                           const char *type, stw_attn_steps *steps) {
+    const int early = begins_early(p, choice, steps);
     stw_attn_step *step = add_step(steps, wave, p->heads_kv * key_blocks_of(choice, p),
                                    choice->warps * wave + choice->loaders, choice->smem);
     step->queued = choice->queued;
     step->image = image_of(t);
     /* Of a call with KEPT_STATS hardly anything comes before: the kernel of a message that starts here shall come
      * first, as it does where a first kernel has rows. */
-    step->early = choice->early && !(p->features & STW_FEAT_KEPT_STATS);
+    step->early = early && !(p->features & STW_FEAT_KEPT_STATS);
     name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice->mode);
     if (!choice->exact) return;
     step = add_step(steps, wave, step->work_tiles, step->block, step->smem);
@@ -607,7 +624,7 @@ static void fill_main_loop(const stw_variant *tile, const stw_attn_choice *choic
     l->head_parts = choice->split.heads;
     l->row_parts = choice->split.rows;
     l->part_sums = is_split(choice) ? (float *)w->part_sums : NULL;
-    l->part_entries = key_blocks_of(choice, &l->p);
+    l->part_entries = key_blocks_of(choice, &l->p) / (choice->adds_parts ? choice->split.rows : 1);
     l->part_cols = tile->head_dim;
     l->key_rows = choice->key_rows;
 }

@@ -80,6 +80,7 @@ typedef struct stw_attn_choice {
     const char *exact; /* NULL, or the mode of a kernel behind it, for the work tiles that it has left alone */
     stw_attn_split split;
     uint32_t apart; /* sums of dK and dV of whole work tiles leave by the workspace as well, as those of parts do */
+    uint32_t adds_parts; /* parts of a work tile add their sums in one place there; its `postprocess` makes dK and dV */
     /* Masks in sm90's own main loops, as in the launch; 0: other loops, or no masks. */
     uint32_t visible_heads, visible_rows, visible_length;
     uint32_t key_rows; /* waves over a work tile's sums of dK and dV, for `split` */

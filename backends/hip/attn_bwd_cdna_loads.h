@@ -280,9 +280,8 @@ template <class C> struct attn_cdna_stats {
     }
     /* Those of the next query block: to registers. `sums_at`: attn_cdna_dq's, which has the lane in it. */
     DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead, uint32_t sums_at) {
-        const uint32_t of_lane = C::TIGHT ? cdna_opaque(sums_at) & 0xfc : at;
-        ahead.stat =
-            __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(from, of_lane, C::TIGHT ? (int)at : 0, 0));
+        const uint32_t place = C::TIGHT ? (cdna_opaque(sums_at) & 0xfc) + at : at;
+        ahead.stat = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(from, place, 0, 0));
         at += C::STATS * 4;
     }
     /* From registers to LDS: all waves write the same. `at`: attn_cdna_dq's. */

@@ -40,10 +40,18 @@ DEV_FN int64_t attn_entries_of(const stw_attn_launch &l, int64_t rows) {
     return stw_blocks_of(rows, l.bn) * (LEAF_PARTS ? (int)l.row_parts : 1);
 }
 
+/* Rows of a query block and keys of a key block where the kernel knows them, else 0. One CTA lists while few others
+ * have as much to do, and a division by a number that is known is a shift. */
+template <int BM_ = 0, int BN_ = 0> struct attn_list_sizes {
+    DEV_FN int bm(const stw_attn_launch &l) { return BM_ ? BM_ : (int)l.bm; }
+    DEV_FN int bn(const stw_attn_launch &l) { return BN_ ? BN_ : (int)l.bn; }
+};
+
 /* Entry `number` of sequence b, a key block or its part, as entry `at`. */
+template <class Sizes = attn_list_sizes<>>
 DEV_FN attn_key_block attn_key_block_of(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number) {
-    const int64_t block = LEAF_PARTS ? stw_quotient(number, l.row_parts) : number, j0 = block * l.bn;
-    int bm = (int)l.bm;
+    const int bm = Sizes::bm(l), bn = Sizes::bn(l);
+    const int64_t block = LEAF_PARTS ? stw_quotient(number, l.row_parts) : number, j0 = block * bn;
     attn_key_block k = {};
     k.b = b;
     k.j0 = j0;
@@ -52,8 +60,8 @@ DEV_FN attn_key_block attn_key_block_of(const stw_attn_launch &l, int64_t at, in
     k.seq = stw_attn_seq_of(&l.p, bm, b);
     const stw_attn_seq &s = k.seq;
     if ((l.interval_heads || l.block_heads) && !l.part_sums)
-        k.index = (uint32_t)(stw_hidden_tile(&l.p, &s.kv, l.bn, b) + block);
-    stw_range range = stw_query_blocks(&s, bm, l.bn, block);
+        k.index = (uint32_t)(stw_hidden_tile(&l.p, &s.kv, bn, b) + block);
+    stw_range range = stw_query_blocks(&s, bm, bn, block);
     k.first = (int)range.first;
     k.end = (int)range.end;
     if (LEAF_PARTS && l.row_parts > 1) {
@@ -62,13 +70,14 @@ DEV_FN attn_key_block attn_key_block_of(const stw_attn_launch &l, int64_t at, in
         k.end = (int)(range.first + stw_quotient(blocks * (part + 1), l.row_parts));
     }
     attn_blocks_between(s.q_low, s.q_end - bm, bm, &k.whole_first, &k.whole_end);
-    attn_blocks_between(j0 + (int)(l.bn - 1) - s.band.high, stw_smaller(j0 - (bm - 1) - s.band.low, s.q.used - bm), bm,
+    attn_blocks_between(j0 + (bn - 1) - s.band.high, stw_smaller(j0 - (bm - 1) - s.band.low, s.q.used - bm), bm,
                         &k.inner_first, &k.inner_end);
-    if (j0 + l.bn > s.kv.used) k.inner_end = 0;
+    if (j0 + bn > s.kv.used) k.inner_end = 0;
     return k;
 }
+template <class Sizes>
 DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number) {
-    ((attn_key_block *)l.key_blocks)[at] = attn_key_block_of(l, at, b, number);
+    ((attn_key_block *)l.key_blocks)[at] = attn_key_block_of<Sizes>(l, at, b, number);
 }
 
 /* Classes of sequences by length, the longest first: two an octave of query rows, which are steps of a work tile. */
@@ -93,7 +102,7 @@ DEV_FN void attn_list_work_tiles(const stw_attn_launch &l, int64_t first, int64_
 }
 
 /* One CTA. Wrong lengths may make more key blocks than there is room for; the rest is left out. */
-DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
+template <class Sizes> DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     uint64_t *const count_of = (uint64_t *)(void *)smem;      /* key blocks of each class                        */
     uint64_t *const next_of = count_of + ATTN_LENGTH_CLASSES; /* where a class's next sequence begins in the list */
@@ -126,22 +135,22 @@ DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     dev_barrier();
     DEV_ROLLED_FOR (int64_t at = t; at < there; at += threads) {
         const int64_t b = list[at].b, block = list[at].block, first = at - block;
-        attn_list_key_block(l, at, b, block);
+        attn_list_key_block<Sizes>(l, at, b, block);
         const int64_t count = stw_smaller(attn_entries_of(l, stw_seq_kv(&p, b).rows), most - first);
         attn_list_work_tiles(l, first, count, block, stw_seq_q(&p, b).rows);
     }
 }
 
 /* The first l.lists CTAs of the first kernel. */
-DEV_FN void attn_list_key_blocks(const stw_attn_launch &l, char *smem) {
+template <class Sizes = attn_list_sizes<>> DEV_FN void attn_list_key_blocks(const stw_attn_launch &l, char *smem) {
     if (l.p.features & STW_FEAT_PACKED_KV) {
-        attn_list_packed(l, smem);
+        attn_list_packed<Sizes>(l, smem);
         return;
     }
     int64_t at = dev_cta() * dev_threads() + dev_thread();
     if (at >= l.p.batch * l.k_blocks) return;
     int64_t b = stw_quotient(at, l.k_blocks);
-    attn_list_key_block(l, at, b, at - b * l.k_blocks);
+    attn_list_key_block<Sizes>(l, at, b, at - b * l.k_blocks);
 }
 
 /* Which work tile: its key block in the list, its head. */

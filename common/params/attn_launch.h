@@ -74,8 +74,8 @@ typedef struct stw_attn_launch {
      * of their own but for K, V, dK and dV; k_blocks, listed_most: key blocks times parts by query blocks. */
     uint32_t head_parts, row_parts;
     float *part_sums;     /* a (part by heads, key block and part by blocks): dK, dV, bn x head_dim sums each, in the
-                             order of the main loop's registers                                                */
-    int64_t part_entries; /* entries of key_blocks                                                             */
+                             order of the main loop's registers; of parts that add, a (kv head, key block)     */
+    int64_t part_entries; /* entries of key_blocks; of parts that add, key blocks                              */
     uint32_t part_cols, key_rows; /* columns of such sums, waves over their rows                               */
     /* Interval and block masks. Tiles: of bn keys, as stw_hidden_tile numbers them. Heads: of the mask, 0 without it, 1
      * where all share it. */

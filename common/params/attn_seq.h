@@ -127,7 +127,8 @@ STW_SHARED_FN stw_attn_seq stw_attn_seq_of(const stw_attn_params *p, int64_t bm,
     s.q = stw_seq_q(p, b);
     s.kv = stw_seq_kv(p, b);
     s.band = stw_band_of(p, s.q, s.kv);
-    s.q_block = (p->features & STW_FEAT_PACKED_Q) ? s.q.first / bm + b : b * stw_blocks_of(p->max_seq_q, bm);
+    s.q_block =
+        (p->features & STW_FEAT_PACKED_Q) ? stw_quotient(s.q.first, bm) + b : b * stw_blocks_of(p->max_seq_q, bm);
     s.q_low = s.q_end = 0;
     if (s.band.low > s.band.high || s.q.used <= 0 || s.kv.used <= 0) return s;
     int64_t q_low = stw_larger(0, -s.band.high), q_end = stw_smaller(s.q.used, s.kv.used - s.band.low);
@@ -149,7 +150,7 @@ STW_SHARED_FN stw_range stw_visible_keys(const stw_attn_seq *s) {
 STW_SHARED_FN stw_range stw_range_of_blocks(int64_t first, int64_t end, int64_t step) {
     stw_range range = {0, 0};
     if (first < end) {
-        range.first = first / step;
+        range.first = stw_quotient(first, step);
         range.end = stw_blocks_of(end, step);
     }
     return range;

@@ -174,6 +174,10 @@ DEV_FN void sm90_add_four_if(bool live, float *to, const float *x) {
     if (live) sm90_add_four(to, x);
 }
 DEV_FN void sm90_prefetch(const void *) {}
+DEV_FN void sm90_add_two_if(bool live, float *to, const float *x) {
+    if (live)
+        DEV_UNROLL_FOR (int i = 0; i < 2; ++i) dev_add(to + i, x[i]);
+}
 DEV_FN void sm90_store_four(float *to, const float *x) { memcpy(emu_aligned(to, 16), x, 16); }
 DEV_FN void sm90_add_exact(float *to, float x) { dev_add_exact(to, x); }
 DEV_FN void sm90_zero_vector_if(bool live, uint32_t to) {

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "backends/cuda/tensor_map.h"
 #include "backends/gpu/attn_tiled.h"
 #include "tools/problem/problem.h"
 #include "dispatch/attn_problem.h"
@@ -121,7 +122,8 @@ static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wa
     uint64_t blocks = (uint64_t)(p->heads_q * l.q_blocks), row = 2 * l.bm + STW_STATS_PAD;
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0, packed = (p->features & STW_FEAT_PACKED_KV) != 0;
     int64_t list = stw_key_blocks_most(p, l.bn) * l.row_parts, heads_kv = p->heads_kv * l.head_parts;
-    uint64_t sums = l.part_sums ? (uint64_t)(heads_kv * list) * 2 * l.bn * l.part_cols * sizeof(float) : 0;
+    const int64_t sum_places = l.vectors & STW_SM90_PARTS_ADD ? p->heads_kv * list / l.row_parts : heads_kv * list;
+    uint64_t sums = l.part_sums ? (uint64_t)sum_places * 2 * l.bn * l.part_cols * sizeof(float) : 0;
     /* sm90's own main loop lists what masks leave, and has no use for the lists of what they hide */
     uint64_t visible = (uint64_t)list * l.visible_heads;
     uint64_t orders = ordered ? visible * l.visible_rows * l.visible_length * 32 : STW_SM90_VISIBLE_FRONT + visible;
