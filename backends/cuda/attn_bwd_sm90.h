@@ -109,12 +109,12 @@ template <bool YES> struct sm90_flag {
 template <class C, int FEATURE, int ORDERED> struct sm90_way {
     typedef sm90_block_iterator iterator;
     typedef sm90_loads<C> loads;
-    typedef sm90_tile_masking masking;
+    typedef sm90_tile_masking_at_once masking;
 };
 template <class C, int FEATURE> struct sm90_way<C, FEATURE, 1> {
     typedef sm90_turn_iterator iterator;
     typedef sm90_loads<C, iterator> loads;
-    typedef sm90_tile_masking masking;
+    typedef sm90_tile_masking_at_once masking;
 };
 template <class C> struct sm90_masks_way {
     typedef sm90_visible_iterator iterator;

@@ -18,9 +18,31 @@ struct sm90_tile_masking {
     DEV_FN bool ends_with_tensor(const attn_work_tile &tile, const stw_attn_params &p) {
         return !(p.features & STW_FEAT_PACKED_Q) && tile.seq.q_low == 0 && tile.seq.q_end == p.max_seq_q;
     }
-    /* Without branches: all others wait for this thread at the CTA's next barrier, and what a branch asks of shared
-     * memory comes 30 cycles later. */
     template <int BN = 128> DEV_METHOD void find(const attn_work_tile &tile, const stw_attn_params &p) {
+        first = tile.inner_first;
+        end = tile.inner_end;
+        if (!ends_with_tensor(tile, p)) {
+            first = max(first, tile.whole_first);
+            end = min(end, tile.whole_end);
+        }
+        int blocks = tile.end - tile.first;
+        if (blocks * (int)p.group < 2) end = 0; /* there is an idle step */
+        plain = first <= tile.first && end >= tile.end && blocks > 0;
+        stw_range keys = stw_visible_keys(&tile.seq);
+        bool dense_end = !(p.features & STW_FEAT_PACKED_KV) && keys.end == p.max_seq_kv;
+        zeroes_keys = keys.first > tile.j0 || (keys.end < tile.j0 + BN && !dense_end);
+    }
+    /* Of a special block: some rows take part in nothing. */
+    DEV_FN bool zeroes_rows(const attn_work_tile &tile, const stw_attn_params &p, const sm90_block_iterator &it) {
+        int some = !ends_with_tensor(tile, p) && (it.block < tile.whole_first || it.block >= tile.whole_end);
+        return dev_uniform(some) != 0;
+    }
+};
+
+/* The same without branches, where all others wait for this thread at the CTA's next barrier: what a branch asks of
+ * shared memory comes 30 cycles later. It takes registers that the warps which load for wide heads do not have. */
+struct sm90_tile_masking_at_once : sm90_tile_masking {
+    DEV_METHOD void find(const attn_work_tile &tile, const stw_attn_params &p) {
         const stw_attn_seq s = tile.seq;
         const int from = tile.first, to = tile.end, blocks = to - from;
         const bool ends = !(p.features & STW_FEAT_PACKED_Q) & (s.q_low == 0) & (s.q_end == p.max_seq_q);
@@ -35,12 +57,7 @@ struct sm90_tile_masking {
         const int64_t keys_first = sees ? stw_larger(0, s.band.low) : 0;
         const int64_t keys_end = sees ? stw_smaller(s.kv.used, s.q.used + s.band.high) : 0;
         const bool dense_end = !(p.features & STW_FEAT_PACKED_KV) & (keys_end == p.max_seq_kv);
-        zeroes_keys = (keys_first > tile.j0) | ((keys_end < tile.j0 + BN) & !dense_end);
-    }
-    /* Of a special block: some rows take part in nothing. */
-    DEV_FN bool zeroes_rows(const attn_work_tile &tile, const stw_attn_params &p, const sm90_block_iterator &it) {
-        int some = !ends_with_tensor(tile, p) && (it.block < tile.whole_first || it.block >= tile.whole_end);
-        return dev_uniform(some) != 0;
+        zeroes_keys = (keys_first > tile.j0) | ((keys_end < tile.j0 + 128) & !dense_end);
     }
 };
 

@@ -1065,6 +1065,28 @@ static void few_work_tiles_are_split(void **state) {
     }
 }
 
+/* Where all CTAs of Hopper's own first kernel run at once, four a multiprocessor, the main loop begins behind it. */
+static void main_loops_begin_behind_few_ctas(void **state) {
+    (void)state;
+    static const struct {
+        const char *problem;
+        uint32_t early;
+    } rows[] = {
+        {"b1h8s4096d128", 0},          {"b1h8s4160d128", 0}, /* 520 query blocks, a list and a check; 4 x 132 are 528 */
+        {"b1h8s4224d128", 1},          {"b1h16s4096d128", 1},
+        {"b8h12s512d64:causal_br", 0}, {"b4h8s2048d64:thd:tq4096:tk4096", 1},
+        {"b1h8s1024d64:dlse", 1}, /* the shared first kernel */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        stw_attn_params p;
+        snprintf(text, sizeof text, "attn_bwd:bf16:%s", rows[i].problem);
+        const char *variant = strstr(text, "d128") ? "sm90_64x128_hd128" : "sm90_128x128_hd64";
+        stw_attn_steps steps = split_steps(variant, text, 132, &p);
+        if (steps.step[1].early != rows[i].early) fail_msg("%s: %u", text, steps.step[1].early);
+    }
+}
+
 /* Of AMD those of CDNA's own loop, in every mode; the shared loop's are whole. The last kernel adds them, whichever
  * makes dQ. */
 static void few_work_tiles_of_amd_are_split(void **state) {
@@ -1416,6 +1438,7 @@ int main(void) {
         cmocka_unit_test(sm90_says_what_it_does_not_take),
         cmocka_unit_test(sm90_wants_what_tensor_loads_take),
         cmocka_unit_test(few_work_tiles_are_split),
+        cmocka_unit_test(main_loops_begin_behind_few_ctas),
         cmocka_unit_test(few_work_tiles_of_amd_are_split),
         cmocka_unit_test(f32_sums_of_amd_are_short),
         cmocka_unit_test(xcds_get_whole_heads),
