@@ -49,8 +49,9 @@ typedef struct stw_attn_step {
     uint32_t bn;                    /* keys of its tiles; 0: those of the main loop */
 } stw_attn_step;
 
-/* A work tile of the main loop, a key block of a kv head, in parts: by query heads of the group, by query blocks. Each
- * part leaves its sums of dK and dV in the workspace, and the last kernel adds them. */
+/* A work tile of the main loop, a key block of a kv head, in parts: by query heads of the group, by query blocks. Their
+ * sums of dK and dV leave by the workspace: each part's for itself, which the last kernel adds, or added there
+ * (stw_attn_choice.adds_parts). */
 typedef struct stw_attn_split {
     uint32_t heads, rows; /* how many parts each way; 0 and 1: it is whole */
 } stw_attn_split;
