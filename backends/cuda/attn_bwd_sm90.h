@@ -456,7 +456,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         /* 1: dP and dV begin */
         sm90_mma_fence();
         if constexpr (!IDLE) mma_ABt(dp, v, dout); /* dP^T = V dO^T */
-        if constexpr (IDLE) {
+        if constexpr (IDLE) {                      /* nothing */
         } else if constexpr (FEATURE == SM90_SOFTCAP) {
             /* the first half is multiplied while the second is made */
             const bool masked = (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0;
@@ -483,7 +483,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             DEV_UNROLL_FOR (int i = 0; i < BM / 4; ++i) p16[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
         }
         sm90_mma_fence();
-        if constexpr (IDLE) {
+        if constexpr (IDLE) { /* nothing */
         } else if constexpr (FEATURE == SM90_SOFTCAP) mma_AB_rows<BM / 2, BM>(dv, p16, dout);
         else if constexpr (DROPS) mma_AB_rows<0, PART>(dv, p16, dout);
         else mma_AB(dv, p16, dout);              /* dV += P^T dO */
@@ -508,7 +508,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if constexpr (!IDLE) sm90_mma_wait<FEATURE == SM90_SOFTCAP ? 2 : 1>(dp);
         if (!THIRD && !IDLE) sm90_statistics<C>(delta, smem, stage, DELTA, lane, C::DELTA_AHEAD, PIECES);
         [[maybe_unused]] const bool masked = (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0;
-        if constexpr (IDLE) {
+        if constexpr (IDLE) { /* nothing */
         } else if constexpr (DROPS) {
             enum { SIGNED = BIAS || ALL };
             const float *const from =

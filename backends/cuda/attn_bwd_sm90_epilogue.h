@@ -157,11 +157,10 @@ DEV_FN void sm90_prefetch_sums(const attn_work_tile &tile, const stw_attn_params
         DEV_ROLLED_FOR (int col = lane / ROWS * LINE; col < cols; col += 2 * LINE) sm90_prefetch(from + col);
 }
 
-/* Adds a part's sums of dK or dV to those of others, as they are in registers: of four values two are of one key, two
- * of another. An addition flushes subnormal sums: where a warp has a value of bf16's that may make one, or a 0 beside
- * one that is none and would flush one, all go by compare-and-swap. That is every value that is not at least 2^-100: of
- * larger ones the rounding of the sum is more than what is flushed. A key whose values are 0 (nobody sees it, or it is
- * past the last) adds nothing. f16's sums are multiples of 2^-48. `mine`: 2 KB. */
+/* Adds a part's sums of dK or dV to those of the others, in the order of the registers: of four values two are of one
+ * key, two of another. A key whose two values are 0 adds nothing. An addition flushes subnormal sums, so a warp of bf16
+ * adds all of its values by compare-and-swap where one is below 2^-100, or 0 beside one that is not. What is flushed of
+ * larger values is less than their rounding. f16's sums are multiples of 2^-48. `mine`: 2 KB of the warp. */
 template <class C> DEV_FN void sm90_add_part(float *to, const float (&x)[C::HD / 2], char *mine, int lane) {
     enum { AT_ONCE = 16, SUBNORMAL = !dev_is_f16<typename C::T>::yes };
     const auto adds = [&](int i) { return x[i] != 0.0f || x[i + 1] != 0.0f; }; /* NaN does */

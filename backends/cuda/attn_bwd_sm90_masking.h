@@ -39,8 +39,8 @@ struct sm90_tile_masking {
     }
 };
 
-/* The same without branches, where all others wait for this thread at the CTA's next barrier: what a branch asks of
- * shared memory comes 30 cycles later. It takes registers that the warps which load for wide heads do not have. */
+/* The same without branches, for narrow heads, all of whose warps wait for the thread that finds it: behind each branch
+ * a load from shared memory takes 30 cycles. The warps that load for wide heads would spill 1 to 11 registers. */
 struct sm90_tile_masking_at_once : sm90_tile_masking {
     DEV_METHOD void find(const attn_work_tile &tile, const stw_attn_params &p) {
         const stw_attn_seq s = tile.seq;

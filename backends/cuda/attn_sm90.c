@@ -290,20 +290,17 @@ static int takes_preprocess(const stw_attn_params *p) {
 
 static int is_split(const stw_attn_choice *choice) { return choice->split.heads * choice->split.rows > 1; }
 
-static int takes_postprocess(const stw_attn_params *p, const stw_attn_choice *choice) {
+static int takes_postprocess(const stw_attn_params *p) {
     return (p->outputs & STW_OUT_DQ) && !(p->outputs & STW_OUT_DSINK) && !(p->accumulate & STW_OUT_DQ) &&
-           p->dq_dtype == p->dtype && rows_are_whole(&p->dq, p->head_dim_qk) &&
-           (!is_split(choice) || choice->adds_parts);
+           p->dq_dtype == p->dtype && rows_are_whole(&p->dq, p->head_dim_qk);
 }
 
-/* Parts of work tiles add their sums of dK and dV, for which these kernels make zeros and what is wanted of them: else
- * each has a place of its own, as in deterministic mode. */
+/* Parts of a work tile add their sums of dK and dV in one place: the kernel before the main loop zeroes it, the one
+ * behind makes 16-bit dK and dV of it. In deterministic mode, and without these kernels, each part has its own. */
 static int adds_parts(const stw_attn_params *p, const stw_attn_choice *choice) {
     const uint32_t keys = STW_OUT_DK | STW_OUT_DV,
                    apart = STW_FEAT_KEPT_STATS | STW_FEAT_KEPT_DQ | STW_FEAT_STARTED_DQ | STW_FEAT_FINISHED_DQ;
-    stw_attn_choice added = *choice;
-    added.adds_parts = 1;
-    return is_split(choice) && choice->preprocess && takes_postprocess(p, &added) && !has_f32_keys(p) &&
+    return is_split(choice) && choice->preprocess && takes_postprocess(p) && !has_f32_keys(p) &&
            !(p->accumulate & keys) && !(p->features & (STW_FEAT_DETERMINISTIC | apart)) &&
            rows_are_whole(&p->dk, p->head_dim_qk) && rows_are_whole(&p->dv, p->head_dim_v);
 }
@@ -333,7 +330,7 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     if (last_heads_ascend(p, out)) out->vectors |= STW_SM90_LAST_ASCEND;
     out->adds_parts = (uint32_t)adds_parts(p, out);
     if (out->adds_parts) out->vectors |= STW_SM90_PARTS_ADD;
-    out->postprocess = takes_postprocess(p, out) ? "sm90" : NULL;
+    out->postprocess = takes_postprocess(p) && (!is_split(out) || out->adds_parts) ? "sm90" : NULL;
     const int all = mode_of_features(p) == &mode_all;
     if (all || p->features & STW_FEAT_DROPOUT) out->loaders = 128; /* a warpgroup decides what is dropped */
     if (all) out->vectors &= ~(uint32_t)STW_STATS_NEGATED;

@@ -454,9 +454,9 @@ static void add_dbias_reduce(const stw_variant *t, const stw_attn_params *p, con
     name_step(steps, step, "stw_attn_dbias_reduce_%s_%s", b->name, type);
 }
 
-/* Of dense problems, right behind a first kernel of its own, a main loop begins early where that kernel has more CTAs
- * than run at once, four a multiprocessor: where all of them run at once it took 1.03 to 1.13 times as long so (H200,
- * appendix/sm90.md). */
+/* Whether the main loop may begin before the kernel in front of it has ended. Where all CTAs of Hopper's own first
+ * kernel run at once, four a multiprocessor, a main loop that did took 1.03 to 1.13 times as long (H200, dense
+ * problems; appendix/sm90.md). */
 static int begins_early(const stw_attn_params *p, const stw_attn_choice *choice, const stw_attn_steps *before) {
     enum { ROWS_AT_ONCE = 4 };
     const int measured = choice->preprocess && before->count == 1 && !(p->features & STW_FEAT_PACKED_Q);

@@ -96,7 +96,8 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         /* features of a head are entered anew in each step; else registers spill */
         ENTERS =
             HD == 128 && (dev_is_f16<T_>::yes ? LEAF_K32 && MODE == CDNA_EVERYTHING : MODE == CDNA_EVERYTHING_ORDERED),
-        /* two places in LDS share a register, and two offsets in memory the lane; else one to four registers spill */
+        /* Few registers: two places in LDS share one, and the offset of statistics takes the lane from that of dQ's
+         * sums; else one to four spill. */
         TIGHT = HD == 64 && !IN_AGPRS &&
                 (cdna_hides(MODE) || (LEAF_K32 && MODE == CDNA_PLAIN) ||
                  (LEAVES && MODE == CDNA_ORDERED && !attn_lifts<T_>::yes)),

@@ -40,8 +40,8 @@ DEV_FN int64_t attn_entries_of(const stw_attn_launch &l, int64_t rows) {
     return stw_blocks_of(rows, l.bn) * (LEAF_PARTS ? (int)l.row_parts : 1);
 }
 
-/* Rows of a query block and keys of a key block where the kernel knows them, else 0. One CTA lists while few others
- * have as much to do, and a division by a number that is known is a shift. */
+/* Rows of a query block and keys of a key block, 0 where the kernel does not know them. The CTA that lists is the last
+ * of its kernel to end in small calls, and a division by a known power of two is a shift. */
 template <int BM_ = 0, int BN_ = 0> struct attn_list_sizes {
     DEV_FN int bm(const stw_attn_launch &l) { return BM_ ? BM_ : (int)l.bm; }
     DEV_FN int bn(const stw_attn_launch &l) { return BN_ ? BN_ : (int)l.bn; }
