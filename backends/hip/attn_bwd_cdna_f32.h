@@ -101,7 +101,7 @@ template <int HD, int MODE> struct attn_cdna_kv<attn_cdna_f32<HD, MODE>> {
         const stw_range seen = stw_visible_keys(&u.seq);
         const int64_t left = stw_smaller(dev_uniform(seen.end) - j0, C::BN);
         const int low = (int)stw_clamp_i64(dev_uniform(seen.first) - j0, 0, C::BN);
-        const int k_cols = attn_cdna_cols<float>(l->p.head_dim_qk), v_cols = attn_cdna_cols<float>(l->p.head_dim_v);
+        const int k_cols = cdna_cols<float>(l->p.head_dim_qk), v_cols = cdna_cols<float>(l->p.head_dim_v);
         const int k_stride = (int)l->p.k.seq, v_stride = (int)l->p.v.seq;
         const cdna_buffer from_k = cdna_buffer_of((const float *)l->p.k.data + cdna_row(l->p.k, b, h, row),
                                                   2 * cdna_extent(left, k_stride, (uint32_t)k_cols));
@@ -191,8 +191,8 @@ template <int HD, int MODE> struct attn_cdna_queries<attn_cdna_f32<HD, MODE>> {
             const uint32_t column = (uint32_t)(thread % LANES * 4);
             at[s] = column < cols ? (uint32_t)(first * C::BM + thread / LANES) * stride[s] + column * 4 : CDNA_NOWHERE;
         };
-        enter(0, l->p.q, (uint32_t)attn_cdna_cols<float>(l->p.head_dim_qk));
-        enter(1, l->p.dout, (uint32_t)attn_cdna_cols<float>(l->p.head_dim_v));
+        enter(0, l->p.q, (uint32_t)cdna_cols<float>(l->p.head_dim_qk));
+        enter(1, l->p.dout, (uint32_t)cdna_cols<float>(l->p.head_dim_v));
     }
     DEV_METHOD void fetch(ahead_rows &ahead) {
         DEV_UNROLL_FOR (int s = 0; s < 2; ++s)

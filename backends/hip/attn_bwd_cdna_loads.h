@@ -12,12 +12,6 @@ DEV_FN int attn_cdna_key_head(const attn_work_tile &u) {
     return (int)((uint32_t)dev_uniform(u.kv_head) / cdna_launch_again()->head_parts);
 }
 
-/* Columns of a row that may be read: whole vectors of 16 bytes, with zeros behind the last (STW_FEAT_PADDED). */
-template <class T> DEV_FN int attn_cdna_cols(uint32_t dim) {
-    enum { VECTOR = 16 / sizeof(T) };
-    return (int)((dim + (VECTOR - 1)) / VECTOR * VECTOR);
-}
-
 /* A tensor of 16-bit elements from row `row` of (b, h) on. */
 DEV_FN cdna_buffer attn_cdna_buffer(cdna_tensor &t, int64_t b, int h, int64_t row, int64_t rows, int stride, int cols) {
     return cdna_buffer_of((const char *)t.data + cdna_row(t, (uint32_t)b, (uint32_t)h, row) * 2,
@@ -109,7 +103,7 @@ template <class C> struct attn_cdna_kv {
         stw_range seen = stw_visible_keys(&u.seq);
         int64_t left = dev_uniform(seen.end) - j0;
         int low = (int)stw_clamp_i64(dev_uniform(seen.first) - j0, 0, C::BN);
-        int k_cols = attn_cdna_cols<T>(l->p.head_dim_qk), v_cols = attn_cdna_cols<T>(l->p.head_dim_v);
+        int k_cols = cdna_cols<T>(l->p.head_dim_qk), v_cols = cdna_cols<T>(l->p.head_dim_v);
         int k_stride = (int)l->p.k.seq, v_stride = (int)l->p.v.seq;
         left = left < C::BN ? left : C::BN;
         cdna_buffer from_k = attn_cdna_buffer(l->p.k, b, h, row, left, k_stride, k_cols);
@@ -228,7 +222,7 @@ template <class C> struct attn_cdna_queries {
             cdna_tensor &tensor = is_dout ? l->p.dout : l->p.q;
             const char *base = (const char *)tensor.data + cdna_row(tensor, (uint32_t)b, (uint32_t)h, row) * 2;
             int stride = (int)tensor.seq * 2;
-            int cols = attn_cdna_cols<typename C::T>(is_dout ? l->p.head_dim_v : l->p.head_dim_qk);
+            int cols = cdna_cols<typename C::T>(is_dout ? l->p.head_dim_v : l->p.head_dim_qk);
             int bytes = ((int)rows - 1) * stride + cols * 2;
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) /* opaque flags: else it is made anew at every step */
                 from[s][r] = cdna_buffer_of(base + r * stride, bytes - r * stride, cdna_opaque_scalar(0x20000));

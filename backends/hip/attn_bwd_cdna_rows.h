@@ -141,7 +141,7 @@ template <class C, bool ORDERED> DEV_FN void attn_cdna_preprocess(const stw_attn
     end = end < (int)STW_CDNA_ROWS ? end : (int)STW_CDNA_ROWS;
     cdna_buffer dout = cdna_buffer_of((const uint16_t *)p.dout.data + dev_row(p.dout, u.b, u.h, at),
                                       cdna_extent(end, p.dout.seq, (uint32_t)cols));
-    const int q_cols = (int)p.head_dim_qk;
+    const int q_cols = cdna_cols<T>(p.head_dim_qk);
     const uint16_t *q_rows = (const uint16_t *)p.q.data + dev_row(p.q, u.b, u.h, at);
     cdna_buffer q = cdna_buffer_of(q_rows, READS_Q ? cdna_extent(end, p.q.seq, (uint32_t)q_cols) : 0);
     cdna_buffer out = cdna_buffer_of((const uint16_t *)p.out.data + dev_row(p.out, u.b, u.h, at),

@@ -227,12 +227,22 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     return p->features & STW_FEAT_BIAS ? bias_refusal(p) : NULL;
 }
 
+/* f32: each work tile adds to dQ once, which loses at most 2^-126 before the scale. As many keys are granted 2^-126
+ * each behind it. */
+static const char *scale_refusal(const stw_variant *tile, const stw_attn_params *p) {
+    const float most = (float)STW_CDNA_F32_BN(tile->head_dim);
+    return p->dtype == STW_F32 && !(p->scale >= -most && p->scale <= most)
+               ? "a scale of f32 above the keys of a work tile"
+               : NULL;
+}
+
 /* NULL, or what keeps the problem from CDNA's own kernels. They know what mode_of() lists, and make dQ, dK and dV,
  * whether all are wanted or not. Sizes are taken as their
  * classes (common/size_class.h), since plans are kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     int64_t rows = class_of_rows(p), keys = class_of_keys(p);
     if (mode_refusal(tile, p)) return mode_refusal(tile, p);
+    if (scale_refusal(tile, p)) return scale_refusal(tile, p);
     if (!(p->outputs & STW_OUT_DQKV)) return "no dQ, dK or dV is wanted";
     if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
     const char *uneven = uneven_tensor(p, rows, keys);

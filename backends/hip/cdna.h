@@ -124,6 +124,11 @@ DEV_FN cdna_buffer cdna_buffer_of(const void *base, int bytes, int flags = 0x200
 DEV_FN int cdna_extent(int64_t rows, int64_t stride, uint32_t cols) {
     return rows > 0 ? (((int)rows - 1) * (int)stride + (int)cols) * 2 : 0;
 }
+/* Columns of a row that may be read: whole vectors of 16 bytes, with zeros behind the last (STW_FEAT_PADDED). */
+template <class T> DEV_FN int cdna_cols(uint32_t dim) {
+    enum { VECTOR = 16 / sizeof(T) };
+    return (int)((dim + (VECTOR - 1)) / VECTOR * VECTOR);
+}
 /* First element of a row, in elements from the tensor's. Numbers of 32 bits take half the multiplications. */
 template <class Tensor> DEV_FN int64_t cdna_row(const Tensor &t, uint32_t b, uint32_t h, int64_t row) {
     return b * t.batch + h * t.head + row * t.seq;

@@ -411,6 +411,21 @@ def chosen(options):
     return mutants
 
 
+def stale_shrinking(options, mutants):
+    """What `shrink` no longer finds in the sources, for each of the sets of kernels that the rows ask for."""
+    rows = {(m["file"], m.get("mode"), tuple(m.get("cases", ()))): m for m in mutants if not m["file"].endswith(".c")}
+    reasons = {}
+    for mutant in rows.values():
+        with tempfile.TemporaryDirectory() as folder:
+            for part in ("backends", "common/tuning"):
+                shutil.copytree(options.source / part, Path(folder) / part)
+            try:
+                options.vendor.shrink(Path(folder), mutant, set())
+            except RuntimeError as error:
+                reasons.setdefault(str(error), f"{mutant['name']}: {error}")
+    return reasons.values()
+
+
 def absent(options):
     """Why nothing can run here, or None."""
     if not Path(options.vendor.compiler()).exists():
@@ -452,7 +467,8 @@ def main():
     options.vendor = (Hip if options.arch.startswith("gfx") else Hopper if options.arch == "sm90" else Cuda)(options)
     mutants = chosen(options)
     if options.stale:
-        return planted.report_stale(options.source, [m for m in mutants if "old" in m])
+        planted_bugs = [m for m in mutants if "old" in m]
+        return planted.report_stale(options.source, planted_bugs, stale_shrinking(options, planted_bugs))
     why = absent(options)
     if why:
         print(f"skip {why}")

@@ -78,9 +78,9 @@ def plant(source, tree, mutant):
     return reason
 
 
-def report_stale(source, mutants):
-    """Whether each old text is there once; the exit status."""
-    reasons = [f"{m['name']}: {reason}" for m in mutants if (reason := changed(source, m)[1])]
+def report_stale(source, mutants, more=()):
+    """Whether each old text is there once, and what else is wrong; the exit status."""
+    reasons = [f"{m['name']}: {reason}" for m in mutants if (reason := changed(source, m)[1])] + list(more)
     print(*(f"FAIL {reason}" for reason in reasons), f"{len(mutants)} rows, {len(reasons)} problems", sep="\n")
     return 1 if reasons or not mutants else 0
 
