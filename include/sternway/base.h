@@ -142,8 +142,9 @@ typedef struct stw_device_info {
 } stw_device_info;
 
 /** Lists the devices of this machine without starting any driver (no cuInit, no hipInit): AMD from
- * /sys/class/kfd, NVIDIA from /dev and NVML, then the CPU. CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES
- * and HIP_VISIBLE_DEVICES are not applied here; they are the driver's.
+ * /sys/class/kfd, NVIDIA from /dev and NVML, then the CPU. Of AMD's devices it lists those that the
+ * runtime will show, in its order: ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES, or in the latter's
+ * place CUDA_VISIBLE_DEVICES, choose them. NVIDIA's are all listed: CUDA_VISIBLE_DEVICES is its driver's.
  * @param infos      array of `capacity` elements whose struct_size fields are set by the caller (all
  *                   alike; its value is also the distance between elements); NULL with capacity 0
  * @param capacity   elements of `infos`
