@@ -731,7 +731,7 @@ static void text_of(const stw_cp_plan *p, stw_text *text) {
                  : p->groups > 1 ? "the next group's rows and the gradients of the one before under a group's kernels"
                                  : overlaps[p->schedule]);
     stw_text_add(text, "deterministic: %s\n",
-                 gives_same_bits(p) ? "yes, for this number of ranks" : "not asked for: GPUs add to dQ in any order");
+                 gives_same_bits(p) ? "yes, for this number of ranks" : "not asked for: GPUs add in any order");
     stw_text_add(text, "workspace: %zu bytes\n", stw_cp_plan_workspace_size(p));
     if (p->dq_sums) stw_text_add(text, "dq: calls add to sums that one kernel makes dQ of\n");
     if (p->keeps_stats) stw_text_add(text, "statistics: one kernel makes those of all rows and zeroes these sums\n");

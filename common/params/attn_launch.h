@@ -24,6 +24,7 @@
 /* Also in `vectors`: in deterministic mode key blocks are numbered, and add, from the last to the first (the main loops
  * of sm90 and CDNA, the shared loop's kernels `ordered`). */
 #define STW_KEYS_DESCEND 0x200u
+/* 0x800 and 0x1000 are sm90's own (backends/cuda/tensor_map.h). */
 
 /* Also there, from this bit on: XCDs of a GPU that get whole heads of CDNA's own main loop; 0: work tiles go to any
  * (attn_bwd_cdna_scheduler.h). */
