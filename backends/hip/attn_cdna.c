@@ -217,7 +217,8 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
         (drains ? !has_short_keys(p) : stw_attn_short_sums(p, STW_CDNA_BN(tile->head_dim), CDNA_SUM_ROWS).heads))
         rest.dk_dtype = rest.dv_dtype = rest.dtype;
     rest.features &= ~(MASKS | SINGLE_PAIRS);
-    if (stw_attn_needs_full(&rest)) return stw_attn_needs_full(&rest);
+    const char *full = stw_attn_needs_full(&rest);
+    if (full) return full;
     if ((p->features & STW_FEAT_SOFTCAP) && p->dtype != STW_F32 && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "a softcap that is not from 1/64 to 512";
     if ((p->features & STW_FEAT_SOFTCAP) && !(p->softcap >= 0x1p-60f && p->softcap <= 0x1p60f))
@@ -237,16 +238,16 @@ static const char *scale_refusal(const stw_variant *tile, const stw_attn_params 
 }
 
 /* NULL, or what keeps the problem from CDNA's own kernels. They know what mode_of() lists, and make dQ, dK and dV,
- * whether all are wanted or not. Sizes are taken as their
- * classes (common/size_class.h), since plans are kept by these. */
+ * whether all are wanted or not. Sizes are taken as their classes (common/size_class.h), since plans are kept by
+ * these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
-    int64_t rows = class_of_rows(p), keys = class_of_keys(p);
-    if (mode_refusal(tile, p)) return mode_refusal(tile, p);
-    if (scale_refusal(tile, p)) return scale_refusal(tile, p);
-    if (!(p->outputs & STW_OUT_DQKV)) return "no dQ, dK or dV is wanted";
-    if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
-    const char *uneven = uneven_tensor(p, rows, keys);
-    return uneven ? uneven : apart_refusal(p);
+    const int64_t rows = class_of_rows(p), keys = class_of_keys(p);
+    const char *why = mode_refusal(tile, p);
+    if (!why) why = scale_refusal(tile, p);
+    if (!why && !(p->outputs & STW_OUT_DQKV)) why = "no dQ, dK or dV is wanted";
+    if (!why && (rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) why = "too many queries for 32-bit offsets";
+    if (!why) why = uneven_tensor(p, rows, keys);
+    return why ? why : apart_refusal(p);
 }
 
 /* Work tiles of these kernels may be parts, as many as keep compute units busy. Nothing of it was measured. The costs
