@@ -228,8 +228,8 @@ static const char *mode_refusal(const stw_variant *tile, const stw_attn_params *
     return p->features & STW_FEAT_BIAS ? bias_refusal(p) : NULL;
 }
 
-/* f32: each work tile adds to dQ once, which loses at most 2^-126 before the scale. As many keys are granted 2^-126
- * each behind it. */
+/* NULL, or why sums of dQ in f32 may lose too much. A work tile adds once to a sum, which loses at most 2^-126, and the
+ * scale multiplies that; the accuracy rule grants dQ 2^-126 a key. */
 static const char *scale_refusal(const stw_variant *tile, const stw_attn_params *p) {
     const float most = (float)STW_CDNA_F32_BN(tile->head_dim);
     return p->dtype == STW_F32 && !(p->scale >= -most && p->scale <= most)

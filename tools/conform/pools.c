@@ -83,14 +83,14 @@ static int enlarge(conform_pools *p, const conform_list *list, int row, int vari
     one.variant_count = 1;
     memcpy(one.variants[0], target->variants[variant], sizeof one.variants[0]);
     run.check = (stw_verify_options){0};
-    int good = 1, seeds = 1;
-    while (good && (seeds == 1 || (f.lived < STW_VERIFY_DATA_SETS && seeds < STW_VERIFY_SEEDS))) {
+    int good, seeds = 1;
+    do {
         conform_list cases = {0};
         good =
             list_further(list, row, seeds, &cases) && cases.count && conform_run(&cases, &one, &run, add_further, &f);
         conform_list_free(&cases);
         seeds += STW_VERIFY_DATA_SETS - 1;
-    }
+    } while (good && f.lived < STW_VERIFY_DATA_SETS && seeds < STW_VERIFY_SEEDS);
     double first = result->rms_ratio[grad], ratio = 0;
     int pass = good && stw_pool_pass(&f.sum, &ratio) && !f.failed[0];
     if (good) {

@@ -216,7 +216,7 @@ static double row_value(const stw_verify_case *c, stw_verify_tensor tensor, int6
     case STW_DATA_DENORMAL_DOUT:
         if (p->data == STW_DATA_DENORMAL_Q ? tensor == STW_VERIFY_Q && row < 64 : tensor == STW_VERIFY_DOUT)
             return subnormal(p->desc.dtype, stw_verify_random(seed, tensor, (uint64_t)index));
-        /* scores of a large scale would have one key a row, and no dS to lose */
+        /* A large scale would leave one key a row, whose dS is 0: Q is divided by it. */
         return tensor == STW_VERIFY_Q ? value / fmax(1, fabs((double)p->desc.scale)) : value;
     case STW_DATA_SMALL: return tensor == STW_VERIFY_DOUT ? small(p->desc.dtype, value) : value;
     case STW_DATA_ZERO_LSE: return tensor == STW_VERIFY_Q && row % 2 == 0 ? 0 : value;
