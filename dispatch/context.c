@@ -82,7 +82,7 @@ static stw_status open_first(const stw_choice *choice, const stw_env *env, stw_c
         }
         stw_status status = stw_context_open(choice, candidate, env, context_out);
         if (status == STW_OK) {
-            if (tried) warn_of_cpu(lines);
+            if (tried && candidate->ops->backend == STW_BACKEND_CPU) warn_of_cpu(lines);
             return stw_fail(STW_OK, "%s", before); /* a call that succeeds leaves the last error */
         }
         tried = 1;

@@ -72,19 +72,24 @@ static void automatic_backend(void **state) {
 }
 
 /* The lines of the library's own log. */
-static void logged(const char *libraries, const char *const *commands, const char *variable, char *text,
-                   size_t capacity) {
+static void logged_by(const char *program, const char *libraries, const char *const *commands, const char *variable,
+                      char *text, size_t capacity) {
     char path[] = "/tmp/sternway-log-XXXXXX", file[64];
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     snprintf(file, sizeof file, "STERNWAY_LOG_FILE=%s", path);
-    spawn_tool(&run, TOOL, libraries, LIST(H200, MI300X, file, variable), commands);
+    spawn_tool(&run, program, libraries, LIST(H200, MI300X, file, variable), commands);
     assert_int_equal(run.exit_status, 0);
     ssize_t length = read(fd, text, capacity - 1);
     assert_true(length >= 0);
     text[length] = 0;
     close(fd);
     unlink(path);
+}
+
+static void logged(const char *libraries, const char *const *commands, const char *variable, char *text,
+                   size_t capacity) {
+    logged_by(TOOL, libraries, commands, variable, text, capacity);
 }
 
 /* `auto` on the CPU and a variable that nobody reads: a line each in the life of a process. */
@@ -120,6 +125,15 @@ static void no_driver_is_told(void **state) {
     assert_string_equal(spawn_line(text, 1), "");
 }
 
+/* CUDA fails and HIP opens: `auto` has its GPU, and nothing is to be told. */
+static void another_gpu_is_no_warning(void **state) {
+    (void)state;
+    char text[4096];
+    logged_by(TOOL_IMAGES, BOTH, LIST("context 3"), "FAKE_FAIL=cuInit:803", text, sizeof text);
+    assert_string_equal(run.out, "STW_OK gfx942\n");
+    assert_string_equal(text, "");
+}
+
 static void explain_tells_every_reason(void **state) {
     (void)state;
     tool(LIST(H200, MI300X), LIST("explain 3"));
@@ -153,6 +167,7 @@ int main(void) {
         cmocka_unit_test(automatic_backend),
         cmocka_unit_test(warnings_are_given_once),
         cmocka_unit_test(no_driver_is_told),
+        cmocka_unit_test(another_gpu_is_no_warning),
         cmocka_unit_test(explain_tells_every_reason),
         cmocka_unit_test(forked_child),
     };
