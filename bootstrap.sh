@@ -4,7 +4,7 @@
 # Everything on a fresh Debian 12, one command each:
 #   ./bootstrap.sh demo   install what is missing, build for this machine alone, run attention backward on a transformer's activations
 #   ./bootstrap.sh build  install and build everything, with the device images of every GPU
-#   ./bootstrap.sh test   the same, then the tests, of the slow ones a third, each day another (what CI runs)
+#   ./bootstrap.sh test   the same, then the tests, of the long ones a day's part (run_tests): what CI runs
 #   ./bootstrap.sh full   the same, with a day's part of the long forms of conform, planted bugs, fuzzing, races and a second build
 #   ./bootstrap.sh coverage  which lines and branches of common/, backends/gpu/, dispatch/ the tests run (tests/coverage)
 # Needs root or sudo to install Debian packages, and only when one is missing.
@@ -188,7 +188,7 @@ build() { # preset [cmake arguments] [-- targets]
 figures() {
     say "figures"
     echo "library: $(stat -Lc %s build/release/lib/libsternway.so | awk '{ printf "%.1f", $1 / 1048576 }') MiB, 32 are allowed"
-    echo "release build: $release_seconds s $release_from, $jobs cores; from clean 900 s on 2 idle cores are meant"
+    echo "release build: $release_seconds s $release_from, $jobs cores; from clean about 40 minutes on two cores (docs/building.md)"
 }
 
 # What this machine can run and nothing else: without a GPU the CPU backend, a minute or two on two cores.
@@ -233,8 +233,9 @@ tests() {
     figures
 }
 
-# CI stops after 90 minutes, and all tests take longer on two cores. So each day has another third of those that may wait; a
-# quarter behind a build of 20 minutes, a fifth behind one of 40, which all images from nothing take. STW_PART=all runs all.
+# CI stops after 90 minutes, and all tests take longer on two cores. So each day has another third of those that may
+# wait: labels emu and wait, and all under the sanitizers. It is a quarter behind a build of more than 20 minutes, a fifth
+# behind one of more than 40, which all images from nothing may take. STW_PART=N: the Nth part, STW_PART=all: all.
 run_tests() { # FOLDER, ctest's arguments of the tests that may wait for another day, --, those of all
     local folder=$1 parted=() names=() parts=3; shift
     while [ "$1" != -- ]; do parted+=("$1"); shift; done; shift

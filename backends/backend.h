@@ -53,7 +53,7 @@ typedef struct stw_device {
 } stw_device;
 
 /* A part of a problem over ranks on the CPU: its intervals have been checked (cp_intervals), and their bounds may lie
- * behind the part's own rows. All bits of params.features are taken: this is one that only parts on GPUs have. */
+ * past the part's own rows. All bits of params.features are taken: this is one that only parts on GPUs have. */
 #define STW_FEAT_CHECKED_INTERVALS STW_FEAT_KEPT_STATS
 
 typedef enum stw_plan_kind { STW_PLAN_ATTN_BWD = 1, STW_PLAN_ATTN_FWD = 2, STW_PLAN_JAGGED_BWD = 3 } stw_plan_kind;
@@ -74,6 +74,7 @@ typedef struct stw_attn_work {
     size_t workspace_size;      /* set by attn_prepare, for a workspace at a multiple of 256 */
     char note[384];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
     const char *slower;         /* set by attn_prepare: what the fastest kernels do not take */
+    uint32_t bn;                /* set by attn_prepare: keys of a work tile; 0: the variant's */
     /* Set by attn_prepare, where the backward sums dQ in its workspace, else 0: rows of a block of these sums, columns,
      * and two numbers of their order. Calls for which all four are the same can share sums (STW_FEAT_KEPT_DQ). */
     uint32_t dq_order[4];
@@ -162,7 +163,7 @@ typedef struct stw_backend_ops {
     /* Attention over ranks (dispatch/cp.h). cp_open at plan time; cp_close takes what it left, also after a failure.
      * cp_check refuses what attn_bwd or attn_fwd would of a call's tensors, cp_intervals what they would of the bounds
      * of a dense batch whose sequences are numbered from `sequence` on; null: bounds cannot be read. cp_order: what
-     * `after` gets from now on comes behind what `before` has got; `joins`: from the side's stream back to the
+     * `after` gets from now on comes after what `before` has got; `joins`: from the side's stream back to the
      * caller's. Nothing but cp_open and cp_close allocates or waits. */
     stw_status (*cp_open)(const stw_device *device, stw_cp_side *side_out);
     void (*cp_close)(const stw_device *device, stw_cp_side *side);

@@ -162,7 +162,7 @@ static size_t edit_distance(const char *from, const char *to) {
     return row[length];
 }
 
-/* The known name that differs least from `name`, in at most two fifths of the characters behind the prefix:
+/* The known name that differs least from `name`, in at most two fifths of the characters after the prefix:
  * more of them give every short word a neighbour. NULL: none is near; `name` itself: it is known. */
 static const char *nearest_name(const char *name) {
     const char *nearest = NULL;

@@ -42,7 +42,7 @@ stw_status stw_env_parse(const char *(*lookup)(void *user, const char *name), vo
 stw_status stw_env_parse_backend(const char *who, const char *text, stw_backend *backend_out, char arch_out[32]);
 
 /* Looks in `variables` ("NAME=value" strings up to NULL) from *index on for a STERNWAY_* variable that nobody
- * reads. 1: *index is behind it and `text` got "STERNWAY_BACKND is unknown; did you mean STERNWAY_BACKEND?". */
+ * reads. 1: *index is past it and `text` got "STERNWAY_BACKND is unknown; did you mean STERNWAY_BACKEND?". */
 int stw_env_unknown(char *const *variables, size_t *index, stw_text *text);
 
 /* The same in the environment of the process; that of a setuid program holds none, as it is not read. */

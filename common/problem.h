@@ -40,7 +40,7 @@ typedef enum stw_problem_lse {
 
 typedef struct stw_problem_layout {
     stw_problem_order order;
-    int64_t gap; /* unused elements behind every row of head_dim, every sequence row, every bias row */
+    int64_t gap; /* unused elements after every row of head_dim, every sequence row, every bias row */
     stw_problem_lse lse;
     unsigned broadcast; /* STW_BROADCAST_*: dimensions of extent 1 of the bias */
     int mask_heads;     /* intervals and block mask: one for each head, not one for all */

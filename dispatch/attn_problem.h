@@ -97,8 +97,8 @@ stw_status stw_attn_params_bind(const stw_attn_params *shape, stw_plan_kind kind
 /* A tensor of `bytes` bytes, or null, and the workspace: STW_E_INVALID where they overlap. */
 stw_status stw_check_outside_workspace(const char *who, const char *name, const void *pointer, size_t bytes,
                                        const void *workspace, size_t workspace_bytes);
-/* The same of all tensors of a bound block; of one with gaps and of a pack the start alone: what lies between rows, or
- * behind those that there are, may be the workspace. A dQ there would be read as semaphores, which wait for ever. */
+/* The same of all tensors of a bound block; of one with gaps and of a pack only the start: what lies between rows, or
+ * past those that there are, may be the workspace. A dQ there would be read as semaphores, which wait for ever. */
 stw_status stw_attn_check_workspace(const char *who, const stw_attn_params *params, stw_plan_kind kind,
                                     const void *workspace, size_t bytes);
 

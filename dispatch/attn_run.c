@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The run calls: bind the call's pointers to the plan's parameter block and hand it to the backend. First
- * of three hops: here -> the backend's attn_bwd -> its kernel. No lock, allocation, environment read or
+ * The run calls: bind the call's pointers to the plan's parameter block and hand it to the backend. The first
+ * of three layers: here -> the backend's attn_bwd -> its kernel. No lock, allocation, environment read or
  * synchronisation here. */
 #include "plan.h"
 

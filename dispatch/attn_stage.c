@@ -112,7 +112,7 @@ void stw_attn_stages_plan(const stw_attn_desc *desc, unsigned copies, stw_attn_w
         *s = lay_out(desc, c, i);
         *stw_tensor_param_of(&work->params, &stw_tensor_rows[i]) = s->to_strides;
         if (copies & STW_COPY_ALIGNS) work->params.features |= STW_FEAT_PADDED << i;
-        s->to = (void *)work->stage_size; /* behind the workspace's start */
+        s->to = (void *)work->stage_size; /* from the workspace's start */
         work->stage_size += size_of(s);
     }
 }

@@ -13,8 +13,8 @@
  * Which rank sends what in which tick follows from the descriptor alone, so no rank asks another.
  *
  * On a GPU nothing waits on the host: kernels go to the caller's stream, what is sent to a stream of the plan's own.
- * begin orders that one behind the caller's, in a tick also the caller's behind the point where a message may start;
- * wait orders the caller's behind all of it. On the CPU wait is the transport's. */
+ * begin orders that one after the caller's, in a tick also the caller's after the point where a message may start;
+ * wait orders the caller's after all of it. On the CPU wait is the transport's. */
 #ifndef STW_DISPATCH_CP_H
 #define STW_DISPATCH_CP_H
 
@@ -50,7 +50,7 @@ static inline int stw_cp_is_apart(const stw_cp_calling *c) { return c->side && c
 /* `status` of a call that may have sent something: after a failure this rank is out of step with the others. */
 stw_status stw_cp_call_ended(const stw_cp_calling *calling, stw_status status);
 stw_status stw_cp_usable(const stw_cp_calling *c);
-/* What is sent comes behind what the caller's stream has got. `first`: on a GPU what that gets next comes behind the
+/* What is sent comes after what the caller's stream has got. `first`: on a GPU what that gets next comes after the
  * point where it may start, and all that was sent before. A main loop's CTAs stay until no work tile is left, and a
  * message whose kernel came later would wait for all of them. */
 stw_status stw_cp_begin(const stw_cp_calling *c, int first);
@@ -143,7 +143,7 @@ typedef struct stw_cp_tick {
     int64_t part, parts, move, moves;
 } stw_cp_tick;
 
-/* A call that makes delta and dSink of rows of q: `k_rows` is 1 where they see a key, else 0. */
+/* A call that makes delta and dSink of rows of q. Its engine has one key where they see a key, else none. */
 typedef struct stw_cp_rows {
     int32_t engine, seq;
     int64_t row;
@@ -185,7 +185,7 @@ struct stw_cp_plan {
     const char *rule;                   /* the words of the rule that chose, or NULL: by name   */
     int32_t split, shards, lane, shard; /* this rank is `lane` of its shard   */
     int32_t groups;                     /* by heads: those of this rank go in so many groups; else 1 */
-    int cuts_own;                       /* the own block's second chunk of keys has a tick behind all others */
+    int cuts_own;                       /* the own block's second chunk of keys has a tick after all others */
     stw_dtype number;                   /* f32, or f64                                          */
     stw_dtype partial;                  /* of the forward's parts: wider than O */
     stw_cp_seq *seqs;
@@ -272,8 +272,7 @@ stw_status stw_cp_masks_check(const stw_cp_plan *plan);
 
 /* Before the schedule: fills dq_sums where the problem allows it. */
 stw_status stw_cp_dq_plan(stw_cp_plan *plan);
-/* Behind it: keeps_stats is 0 or dq_sums null again where a part does not fit, and then the schedule has to be made
- * anew. */
+/* After it: keeps_stats is 0 or dq_sums null again where a part does not fit, and the schedule must be made anew. */
 stw_status stw_cp_dq_judge(stw_cp_plan *plan);
 /* Bytes that this rank sends beside the moves: heads (stages 2 and 4), all-gather's blocks, sums over all ranks. */
 uint64_t stw_cp_other_bytes(const stw_cp_plan *plan);
@@ -404,7 +403,7 @@ typedef struct stw_cp_exchange {
     size_t sent, received; /* where its messages begin among all          */
 } stw_cp_exchange;
 
-/* Before it is sent; what is for this rank itself, at any time; when it is there, behind the wait. */
+/* Before it is sent; what is for this rank itself, at any time; when it is there, after the wait. */
 stw_status stw_cp_exchange_pack(const stw_cp_run *run, const stw_cp_exchange *x);
 stw_status stw_cp_exchange_own(const stw_cp_run *run, const stw_cp_exchange *x);
 stw_status stw_cp_exchange_unpack(const stw_cp_run *run, const stw_cp_exchange *x);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Sums of dQ that all parts of a sequence's rows add to, on GPUs: in the order of the main loop's registers, set to
- * zero once before the parts and made dQ by one kernel behind them. A part that zeroed and converted sums of its own
+ * zero once before the parts and made dQ by one kernel after them. A part that zeroed and converted sums of its own
  * would read and write 20 bytes an element of dQ for that, 0.18 ms for 8192 rows of 32 heads of 128 at 3 TB/s.
  *
  * Where nothing but dQ, dK and dV is asked for, the kernel that sets the sums to zero makes the rows' statistics (LSE,
@@ -138,7 +138,7 @@ stw_status stw_cp_dq_plan(stw_cp_plan *p) {
     return STW_OK;
 }
 
-/* Parts begin and end at blocks, or at the last row, and all of their main loops have one order. Rows of a block behind
+/* Parts begin and end at blocks, or at the last row, and all of their main loops have one order. Rows of a block past
  * a part's last one would get what its keys make of rows of zeros: NaN, where a key is infinite. */
 static int parts_fit(const stw_cp_plan *p) {
     for (int64_t i = 0; i < p->part_count; ++i) {

@@ -183,7 +183,7 @@ stw_status stw_cp_exchange_all(stw_cp_run *run, const stw_cp_exchange *x) {
     if (!status) status = stw_cp_exchange_start(run, &x, 1);
     if (status) return status;
     status = stw_cp_exchange_own(run, x);
-    stw_status waited = stw_cp_wait(&run->wire); /* also behind a failure: the transport holds our memory */
+    stw_status waited = stw_cp_wait(&run->wire); /* also after a failure: the transport holds our memory */
     if (!status) status = waited;
     return status ? status : stw_cp_exchange_unpack(run, x);
 }

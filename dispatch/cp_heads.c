@@ -191,7 +191,7 @@ static stw_status run_group(stw_cp_run *run, int32_t group, const group_exchange
 }
 
 /* Group g computes while g + 1 comes and g - 1 leaves. Tick -1 has group 0 come, and LSE and delta of all; the tick
- * behind the last group has that one leave. */
+ * after the last group has that one leave. */
 static stw_status run_tick(stw_cp_run *run, int32_t g) {
     const int32_t groups = run->plan->groups;
     const int comes = g + 1 < groups, leaves = g > 0, computes = g >= 0 && g < groups;
@@ -220,7 +220,7 @@ static stw_status run_tick(stw_cp_run *run, int32_t g) {
         results_of(run, g, &made);
         if (!status) status = run_group(run, g, &now, &made);
     }
-    if (count) { /* also behind a failure: the transport holds our memory */
+    if (count) { /* also after a failure: the transport holds our memory */
         stw_status waited = run->plan->cp->broken[0] ? STW_OK : stw_cp_wait(&run->wire);
         if (!status) status = waited;
     }

@@ -237,7 +237,7 @@ stw_status stw_cp_ticks(stw_cp_run *run, stw_cp_start_fn start, stw_cp_part_fn p
         if (p->kind == STW_PLAN_ATTN_BWD && tick->starts_sums && !status)
             status = stw_cp_zero_sums(run, tick->sum_slot, tick->block_rows, tick->sums);
         for (int64_t i = 0; i < tick->parts && !status; ++i) status = part(run, tick, &p->parts[tick->part + i]);
-        if (tick->moves) { /* also behind a failure: the transport holds our memory */
+        if (tick->moves) { /* also after a failure: the transport holds our memory */
             stw_status waited = p->cp->broken[0] ? STW_OK : stw_cp_wait(&run->wire);
             if (!status) status = waited;
         }

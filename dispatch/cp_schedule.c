@@ -6,13 +6,13 @@
  * s + 1, and a step adds to a set that is there. The last shard of each set sends it home.
  *
  *   K and V       leave the shard of a step in its tick, to be there before the next shard's step
- *   a set         leaves it in the tick behind, when its parts have run
- * What the owner makes of his own block stays with him. The second chunk of the own block's keys comes last, in tick
+ *   a set         leaves it in the tick after, when its parts have run
+ * What the owner makes of its own block stays with it. The second chunk of the own block's keys comes last, in tick
  * `shards`, and the last set moves home under it. Under a causal mask in zigzag order all ranks have the same work in
  * each tick: 3/2 chunks by chunks in the first, 2 in each step, 1/2 in the last. All of the own block in the last tick,
  * one call in place of two, made two H200 no faster (32 heads on 8, S 32768, 2026-11-29).
  *
- * A rank looks at each block once: whether it is on the block's way, who is before it and who behind. The rows that see
+ * A rank looks at each block once: whether it is on the block's way, who is before it and who after. The rows that see
  * a chunk of keys are one run, so these are a few divisions a sequence, and a plan is linear in ranks. */
 #include "cp.h"
 
@@ -42,7 +42,7 @@ int stw_cp_needs(const stw_cp_plan *p, int64_t n, int64_t b) {
 
 /* ---- the order of ticks ---- */
 
-/* The step of a tick; `shards` behind the last one. */
+/* The step of a tick; `shards` after the last one. */
 static int64_t step_at(const stw_cp_plan *p, int64_t tick) { return tick == p->shards && p->cuts_own ? 0 : tick; }
 
 /* ---- who is on a block's way: `chunks` of its keys, bit 0 and bit 1 ---- */
@@ -66,8 +66,9 @@ static int64_t chunk_to(int64_t rows, int64_t chunks, int64_t c) {
     return end > 0 ? chunk_of_row(rows, chunks, end - 1) : -1;
 }
 
+enum { KEY_CHUNKS = 2 };
+
 /* The run of chunks of q whose first and last hold the first and last row that sees a key of block b's chunk `keys`. */
-enum { KEY_RUNS = 2 };
 static int seen_by(const stw_cp_plan *p, const stw_cp_seq *seq, int64_t b, int keys, int64_t run_out[2]) {
     stw_cp_chunk k = stw_cp_used(seq, 1, stw_cp_chunk_of(p->desc.order, seq->rows[1], b, p->shards, keys));
     if (!seq->batch || !k.count || seq->low > seq->high) return 0;
@@ -112,7 +113,7 @@ static int64_t shard_to(const stw_cp_plan *p, int64_t rows, const int64_t run[2]
 static int64_t user_from(const stw_cp_plan *p, int64_t b, int chunks, int64_t n) {
     int64_t found = p->shards, run[2];
     for (int64_t s = 0; s < p->seq_count; ++s)
-        for (int keys = 0; keys < KEY_RUNS; ++keys)
+        for (int keys = 0; keys < KEY_CHUNKS; ++keys)
             if (chunks >> keys & 1 && seen_by(p, &p->seqs[s], b, keys, run))
                 found = smaller(found, shard_from(p, p->seqs[s].rows[0], run, n));
     return found;
@@ -121,7 +122,7 @@ static int64_t user_from(const stw_cp_plan *p, int64_t b, int chunks, int64_t n)
 static int64_t user_to(const stw_cp_plan *p, int64_t b, int chunks, int64_t n) {
     int64_t found = -1, run[2];
     for (int64_t s = 0; s < p->seq_count; ++s)
-        for (int keys = 0; keys < KEY_RUNS; ++keys)
+        for (int keys = 0; keys < KEY_CHUNKS; ++keys)
             if (chunks >> keys & 1 && seen_by(p, &p->seqs[s], b, keys, run))
                 found = larger(found, shard_to(p, p->seqs[s].rows[0], run, n));
     return found;
@@ -670,7 +671,7 @@ static double imbalance_of(const stw_cp_plan *p) {
 static int64_t needed_to(const stw_cp_plan *p, int64_t b, int64_t n) {
     int64_t shards = p->shards, found = user_from(p, b, BOTH_CHUNKS, n) == n ? n : n - 1;
     for (int64_t s = 0; s < p->seq_count && found >= n; ++s)
-        for (int keys = 0; keys < KEY_RUNS; ++keys) {
+        for (int keys = 0; keys < KEY_CHUNKS; ++keys) {
             int64_t run[2];
             if (p->seqs[s].rows[0] < 2 * shards || !seen_by(p, &p->seqs[s], b, keys, run)) continue;
             if (p->desc.order == STW_CP_CONTIGUOUS) {

@@ -61,7 +61,7 @@ static const char waiting[] = "wait";
 /* The stream of what is sent. */
 static stw_stream stream_of(const stw_cp_calling *c) { return stw_cp_is_apart(c) ? c->side->stream : c->stream; }
 
-/* What is sent comes behind what the caller's stream has got; `joins`: what that gets, behind what is sent. */
+/* What is sent comes after what the caller's stream has got; `joins`: what that gets, after what is sent. */
 static stw_status order(const stw_cp_calling *c, int joins) {
     if (!stw_cp_is_apart(c)) return STW_OK;
     return c->context->ops->cp_order(&c->context->device, c->side, joins, joins ? c->side->stream : c->stream,

@@ -31,7 +31,7 @@ static stw_jagged_matrix_param matrix_of(const stw_jagged_desc *d, uint32_t rows
                                      .ordered = (d->outputs & gradient) != 0};
 }
 
-/* The products of a component shape's extents before and behind its -1. */
+/* The products of a component shape's extents before and after its -1. */
 static void split_shape(int32_t rank, const int64_t *shape, int64_t *outer_out, int64_t *inner_out) {
     int64_t *product = outer_out;
     *outer_out = *inner_out = 1;

@@ -56,7 +56,7 @@ stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void 
 /* Bytes of workspace that a call divides: copies of inputs, then the backend's own. */
 static inline size_t stw_plan_bytes(const stw_plan *plan) { return plan->work.stage_size + plan->work.workspace_size; }
 
-/* Runs a bound call of a plan of attention on a workspace that has been placed. (attn_bwd.c) */
+/* Runs a bound call of a plan of attention on a workspace that has been placed. (attn_run.c) */
 stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace, stw_stream stream,
                         uint32_t cpu_threads);
 

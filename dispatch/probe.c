@@ -78,7 +78,7 @@ static void gather_cpu(const char *root, stw_probe_facts *facts) {
 
 enum { NOBODY = -1, WORD_CAPACITY = 32 };
 
-/* The next word of a list, without blanks around it; 0 behind the last one. A longer word names nothing. */
+/* The next word of a list, without blanks around it; 0 after the last one. A longer word names nothing. */
 static int next_word(const char **list, char word[WORD_CAPACITY]) {
     if (!*list) return 0;
     size_t length = strcspn(*list, ","), blank = strspn(*list, " \t");

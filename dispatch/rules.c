@@ -106,7 +106,7 @@ static int known_elsewhere(const char *id) {
     return 0;
 }
 
-/* A comment in stars must end on its line and with it: what stood behind it would be passed over unread. */
+/* A comment in stars must end on its line and with it: what stood after it would be passed over unread. */
 static int blank_or_comment(const char *text) {
     text += strspn(text, " \t\r");
     if (!*text || *text == '#' || !strncmp(text, "//", 2)) return 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Choosing a variant: RULE rows, the built-in table's behind those of STERNWAY_TUNING, tried in order.
+ * Choosing a variant: RULE rows, the built-in table's after those of STERNWAY_TUNING, tried in order.
  *
  * Conditions are words separated by spaces, all of which must hold: `key<=n`, `key>=n`, `key=n`; for dtype
  * and op names, alternatives with '|': `dtype=f16|bf16 head_dim<=64 seq_q>=1024`. "" always holds. */
@@ -51,8 +51,8 @@ typedef struct stw_rules {
     const stw_attn_table *table;
     stw_rule *rules;
     size_t count;
-    /* The values behind which some rule tells a fact from the next value, each once: 2 * count places a fact. Few of
-     * them, where a look at all rules took a tenth of a call without a plan. */
+    /* The values of a fact that some rule tells from the next value, each once: 2 * count places a fact. They are few,
+     * where a look at all rules took a tenth of a call without a plan. */
     int64_t *edges;
     size_t edge_count[STW_FACT_COUNT];
 } stw_rules;

@@ -113,7 +113,7 @@ static void run_queries(const stw_cpu_job *job, const stw_f64_scratch *t, const 
 void stw_f64_queries_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
-    int zeros = stw_cpu_zeros_bias(job); /* behind the sequences' ends, too */
+    int zeros = stw_cpu_zeros_bias(job); /* past the sequences' ends, too */
     stw_cpu_grid grid = stw_cpu_grid_of(p, 0, zeros, job->layout.bm);
     int64_t head, block;
     stw_f64_scratch t = stw_f64_scratch_of_worker(job, worker);

@@ -64,7 +64,7 @@ stw_cpu_tile stw_f64_tile_at(const stw_cpu_job *job, const stw_cpu_seq *seq, int
 
 /* ---- packing ------------------------------------------------------------------------------------------*/
 
-/* Rows first.. of one head into a tile; rows outside [live) and columns behind `cols` become zeros. */
+/* Rows first.. of one head into a tile; rows outside [live) and columns past `cols` become zeros. */
 static void load_live(double *to, uint32_t width, const stw_tensor_param *from, int64_t b, int64_t h, int64_t base,
                       stw_range live, int64_t first, uint32_t rows, uint32_t cols) {
     for (uint32_t r = 0; r < rows; ++r, to += width) {

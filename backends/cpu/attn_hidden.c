@@ -52,7 +52,7 @@ stw_cpu_sight stw_cpu_sight_of(const stw_cpu_job *job, const stw_cpu_seq *seq, i
     return stw_hidden_block_hides_none(hidden, i0, i1) ? STW_CPU_OPEN : STW_CPU_PARTIAL;
 }
 
-/* Behind the interval that hides all of row i from the key block; i: none does. */
+/* The end of the interval that hides all of row i from the key block; i: none does. */
 static int64_t behind_hidden(const stw_cpu_job *job, const stw_cpu_seq *seq, int64_t h, int64_t k_block, int64_t i) {
     if (!(job->p->features & STW_FEAT_INTERVALS)) return i;
     const stw_hidden_block *hidden = hidden_block(job, seq, mask_head(job, h), k_block);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Main phase of the backward pass. A work tile (struct unit) is one block of keys of one (batch, kv head):
+ * Main phase of the backward pass. A work tile (struct work_tile) is one block of keys of one (batch, kv head):
  *
  *     keys  +----+        for each query head of the group, each query block that meets the keys:
  *      j0   |####|          S = Q K^T, dP = dO V^T, P and dS (attn_tiles.c)
@@ -16,12 +16,12 @@
 
 #include <string.h>
 
-typedef struct unit {
+typedef struct work_tile {
     stw_cpu_tile at;
     int64_t kv_head, block; /* key block */
     int loaded;             /* keys are packed                       */
     int started;            /* dk and dv hold sums: a tile was added */
-} unit;
+} work_tile;
 
 #define TURN_SLEEPER 0x80000000u /* a thread sleeps until the semaphore changes */
 
@@ -47,7 +47,7 @@ static void release_dq_semaphore(atomic_uint *turn, uint32_t next) {
 
 /* Waits until all key blocks before this one that the queries see have added, then adds the tile's dQ. The last of them
  * writes the output from the sum. */
-static void add_dq(const stw_cpu_job *job, const stw_cpu_scratch *t, const unit *u, int64_t q_block) {
+static void add_dq(const stw_cpu_job *job, const stw_cpu_scratch *t, const work_tile *u, int64_t q_block) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     const stw_cpu_seq *seq = u->at.seq;
@@ -90,7 +90,7 @@ static void zero_bias(const stw_cpu_job *job, const stw_cpu_tile *at, int64_t q_
         memset(base + i * p->dbias.query * size, 0, at->cols * (size_t)size);
 }
 
-static void run_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, unit *u, int64_t q_block) {
+static void run_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, work_tile *u, int64_t q_block) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     stw_cpu_tile *at = &u->at;
@@ -115,7 +115,7 @@ static void run_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, unit *u, 
 }
 
 /* The work tile's rows of dK or dV: sums for keys within the used length, zeros from there to the sequence's end. */
-static void store_keys(const stw_cpu_job *job, const unit *u, const stw_tensor_param *to, uint32_t dtype, int add,
+static void store_keys(const stw_cpu_job *job, const work_tile *u, const stw_tensor_param *to, uint32_t dtype, int add,
                        const float *sum, uint32_t width, uint32_t cols, float scale) {
     const stw_cpu_seq *seq = u->at.seq;
     int64_t used = u->started ? u->at.cols : 0, end = stw_min_i64(job->layout.bn, seq->kv.rows - u->at.j0);
@@ -128,11 +128,11 @@ static void store_keys(const stw_cpu_job *job, const unit *u, const stw_tensor_p
         memset(stw_cpu_row(to, dtype, seq->b, u->kv_head, row + i), 0, (dtype == STW_F32 ? 4 : 2) * (size_t)cols);
 }
 
-static void run_unit(const stw_cpu_job *job, const stw_cpu_scratch *t, int64_t batch_head, int64_t block) {
+static void run_work_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, int64_t batch_head, int64_t block) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     stw_cpu_seq seq = stw_cpu_seq_of(p, l, batch_head / p->heads_kv);
-    unit u = {.at = {.seq = &seq, .j0 = block * l->bn}, .kv_head = batch_head % p->heads_kv, .block = block};
+    work_tile u = {.at = {.seq = &seq, .j0 = block * l->bn}, .kv_head = batch_head % p->heads_kv, .block = block};
     if (u.at.j0 >= seq.kv.rows) return;
     u.at.cols = (uint32_t)stw_clamp_i64(seq.kv.used - u.at.j0, 0, l->bn);
     stw_range queries = stw_cpu_query_blocks(&seq, l, block);
@@ -153,7 +153,7 @@ static void run_unit(const stw_cpu_job *job, const stw_cpu_scratch *t, int64_t b
                    1.0f);
 }
 
-/* The first task behind a chunk of heads none of which has keys from row `row` on; 0: one of them has. */
+/* The first task after a chunk of heads none of which has keys from row `row` on; 0: one of them has. */
 static int64_t behind_chunk(const stw_attn_params *p, int64_t first, int64_t chunk, int64_t blocks, int64_t row) {
     int64_t behind = stw_min_i64(first + chunk, p->batch * p->heads_kv);
     for (int64_t b = first / p->heads_kv; b * p->heads_kv < behind; ++b)
@@ -169,17 +169,17 @@ void stw_cpu_main_phase(void *data, uint32_t worker) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     int64_t heads = p->batch * p->heads_kv, blocks = stw_ceil_div(stw_cpu_longest(p, 1), l->bn);
-    int64_t units = stw_cpu_tasks(heads, blocks);
+    int64_t work_tiles = stw_cpu_tasks(heads, blocks);
     int64_t chunk = stw_max_i64(1, stw_min_i64(job->threads, heads));
     stw_cpu_scratch t;
     stw_cpu_scratch_of(p, l, job->workspace + l->scratch + worker * l->scratch_size, &t);
     for (;;) {
         int64_t task = stw_cpu_claim(job);
-        if (task >= units) return;
+        if (task >= work_tiles) return;
         int64_t first = task / (chunk * blocks) * chunk, within = task % (chunk * blocks);
         int64_t width = stw_min_i64(chunk, heads - first), block = within / width;
         int64_t behind = within % width ? 0 : behind_chunk(p, first, chunk, blocks, block * l->bn);
         if (behind) stw_cpu_skip(&job->next, behind);
-        else run_unit(job, &t, first + within % width, block);
+        else run_work_tile(job, &t, first + within % width, block);
     }
 }

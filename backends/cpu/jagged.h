@@ -75,7 +75,7 @@ typedef struct stw_cpu_stretch {
     int valid;
 } stw_cpu_stretch;
 
-/* The first run at or behind `row`, before `end`. 0: there is none. */
+/* The first run at or after `row`, before `end`. 0: there is none. */
 int stw_cpu_jagged_run(const stw_jagged_params *p, int64_t row, int64_t end, int merge, stw_cpu_stretch *run_out);
 
 void stw_cpu_jagged_zero_at(void *out, int64_t first, int64_t count, uint32_t dtype);

@@ -130,7 +130,7 @@ static int segment_of(const stw_cpu_jagged_job *job, int64_t task, segment *s) {
     return s->r0 < span.rows;
 }
 
-/* The first segment behind an unused number; layout.segments: the group has none. */
+/* The first segment after an unused number; layout.segments: the group has none. */
 static int64_t next_slot(const stw_cpu_jagged_job *job, int64_t slot) {
     const int64_t *starts = job->p.axis[0].starts, components = job->p.components;
     int64_t low = 0, high = components;

@@ -245,7 +245,7 @@ static void tile_softmax_line(void *out, const void *y, const void *g, const flo
     else SPREAD(softmax_line_as, t, out, y, g, NULL, sum, n);
 }
 
-/* Lines of n neighbours, one behind the other. */
+/* Lines of n neighbours, one after the other. */
 INLINE void softmax_lines_as(char *out, const char *y, const char *g, int64_t lines, int64_t n, const uint32_t in,
                              const uint32_t type, const int how) {
     const int64_t read = n * (in == STW_F32 ? 4 : 2), written = n * (type == STW_F32 ? 4 : 2);
@@ -261,7 +261,7 @@ static void tile_softmax_lines(void *out, const void *y, const void *g, int64_t 
 
 /* ---- layer norm; gamma in f32, null: 1 ---- */
 
-/* `count` elements from i on: h, and g with gamma (0 behind the end). */
+/* `count` elements from i on: h, and g with gamma (0 past the end). */
 INLINE void norm_terms(const void *x, const void *g, const stw_tile_norm *t, int64_t i, int64_t count,
                        const uint32_t in, vf *h_out, vf *w_out) {
     *h_out = (get(x, i, count, in) - t->mean) * t->rstd;

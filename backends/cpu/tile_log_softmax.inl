@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * log_softmax of the jagged operations: out = g - e^y*sum, the sum of g by line or one a column. As for the pointwise
- * operations BUNDLE vectors go through every step of e^y together. Included by tile.c alone, behind tile_slopes.inl. */
+ * operations BUNDLE vectors go through every step of e^y together. Included by tile.c alone, after tile_slopes.inl. */
 
 INLINE double total_as(const void *a, int64_t n, const uint32_t in) {
     double total = 0;
@@ -50,7 +50,7 @@ static void tile_log_softmax_line(void *out, const void *y, const void *g, const
     else SPREAD(log_softmax_line_as, t, out, y, g, NULL, sum, n);
 }
 
-/* Lines of n neighbours, one behind the other. */
+/* Lines of n neighbours, one after the other. */
 INLINE void log_softmax_lines_as(char *out, const char *y, const char *g, int64_t lines, int64_t n, const uint32_t in,
                                  const uint32_t type, const int how) {
     const int64_t read = n * (in == STW_F32 ? 4 : 2), written = n * (type == STW_F32 ? 4 : 2);

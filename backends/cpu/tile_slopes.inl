@@ -2,7 +2,7 @@
  *
  * Pointwise derivatives of the jagged operations. A vector's result takes a hundred cycles from step to step,
  * so BUNDLE vectors go through every step together: EACH(k) is a step of k vectors. Included by tile.c alone,
- * behind tile_jagged.inl. */
+ * after tile_jagged.inl. */
 
 /* x[] <- e^x for x <= 0. `fast`, a constant: the result is rounded to 16 bits, a few ulp of f32 do; else within
  * 0.7 ulp, as vf_exp does it. The polynomials are summed in pairs, which shortens the chain. */

@@ -9,11 +9,11 @@
  *                  or a gradient of every pair, and all of it at once. For all rows: the kernels that list what
  *                  masks leave
  *     sm90_wide,   plain, and its twin; for either mode: ALiBi and softcap, all that is asked of outputs; sm90_wide
- *     sm90_tall    alone: dropout, it with such outputs, a bias, masks in memory, all of it at once, it with dBias of
- *                  every pair under a softcap
+ *     sm90_tall    alone: dropout, also with such outputs, a bias, masks in memory, all of it at once, also with dBias
+ *                  of every pair under a softcap
  *     sm90_short, few16, few64: one
  *
- * What stands before and behind the main loop of `sm90` with the usual options is here, too; with others, and for all
+ * What comes before and after the main loop of `sm90` with the usual options is here, too; with others, and for all
  * other rows, it comes from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
@@ -35,7 +35,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "attn_bwd_sm90_few.h"
 #include "attn_bwd_sm90_rows.h"
 #include "attn_bwd_sm90_short.h"
-#include "attn_bwd_sm90_tall.h"
+#include "attn_bwd_sm90_wide_kernel.h"
 
 DEV_KERNEL(ATTN_ROW_THREADS) stw_attn_bwd_visible_sm90(DEV_ARGUMENT stw_attn_launch launch) {
     sm90_list_visible(launch);

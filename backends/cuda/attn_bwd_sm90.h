@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * sm90's own main loop of the backward pass (Hopper), for 16-bit types. It makes dK and dV and adds dQ to
- * f32 sums, which the kernel before it clears and the kernel behind it converts. One CTA of 256 threads (two
+ * f32 sums, which the kernel before it clears and the kernel after it converts. One CTA of 256 threads (two
  * warpgroups) runs on a multiprocessor and takes work tiles, 128 keys of a KV head, until none is left. For each it
  * goes over the blocks of BM queries that meet these keys. All is held transposed, keys as rows; warpgroup c has keys
  * 64c.. of the work tile:
@@ -14,8 +14,8 @@
  *           +--------------------+      dQ   = dS K       dS through shared memory; warpgroup c makes columns 64c..
  *                                                         (BM 64) or rows 64c.. (BM 128)
  *
- * Step j. On entry P(j) is in registers, no product is under way, and `special` says what is not as usual in this
- * step.
+ * Step j. On entry P(j) is in registers, no product is under way, and `special` has the step's bits (SM90_MASKED and
+ * its neighbours, attn_bwd_sm90_begin.h).
  *   1  begin dP(j); P to 16 bits; begin dV(j)
  *   2  wait for dP; dS = P (dP - delta) to 16 bits, into registers and dS[j % 2]; barrier of the CTA   (dV runs)
  *   3  one lane asks for the rows of step j + 2, into the stage of step j - 1
@@ -26,10 +26,10 @@
  *
  * Why stages need no "empty" barriers: the CTA's barrier of step j proves that both warpgroups have ended all
  * products of step j - 1, so its rows and statistics may be overwritten. dS has two places, since a warpgroup may
- * write dS(j+1) while the other multiplies dS(j). V is not read behind the barrier of a work tile's last step (dP
+ * write dS(j+1) while the other multiplies dS(j). V is not read after the barrier of a work tile's last step (dP
  * awaited): there the next one's is asked for. K has two places; the next one's is asked for a step earlier. Loads
  * run two steps ahead, over the end of the work tile too, so a work tile has two steps at least: the missing ones
- * multiply rows of zeros.
+ * multiply rows of zeros, or nothing (SKIPS_IDLE).
  *
  * Rows that take part in nothing must not be multiplied, not even by 0. What TMA brings of them (a neighbour's in
  * packed tensors, rows past a used length) is overwritten with zeros, in the few blocks at edges.
@@ -52,15 +52,15 @@
  * Dropout (attn_bwd_sm90_dropout.h): a third warpgroup decides what is dropped, a word of bits for 32 values of P(j+1),
  * which is read in phase 5, applied to P in phase 1 and to dP in phase 2. P is P / (1 - p) there, and delta is
  * multiplied by 1 - p. The other two have 232 registers then, 208 of which were operands: so dS goes to shared memory
- * alone, from where dK takes it, too, and dV is made by parts of 32 queries, each begun behind dS of the one before.
+ * alone, from where dK takes it, too, and dV is made by parts of 32 queries, each begun after dS of the one before.
  * With a bias, which waits in the same place, the words come when all warps have read it.
  *
- * An f32 bias and a gradient of every pair (BIAS_MORE): threads load their own bias in
- * phase 5, behind a prefetch in phase 4; dBias, of the operands' type, leaves from dS's place in phase 3. dK takes dS
- * from shared memory, for registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
+ * An f32 bias and a gradient of every pair (BIAS_MORE): threads load their own bias in phase 5, after a prefetch
+ * in phase 4; dBias, of the operands' type, leaves from dS's place in phase 3. dK takes dS from shared memory, for
+ * registers; additions of subnormal terms of dQ are a branch (ASKS_EXACT).
  *
  * Interval and block masks (attn_bwd_sm90_masks.h): a work tile's steps are the query blocks that hold a visible pair.
- * One lane finds that of step j + 3 in phase 4, and all threads read that of step j + 1 behind the barrier of step j.
+ * One lane finds that of step j + 3 in phase 4, and all threads read that of step j + 1 after the barrier of step j.
  * Pairs are tested only in those blocks where some are hidden. In deterministic mode the semaphore holds the key block
  * that adds next.
  *
@@ -74,22 +74,21 @@
  * the kernels of head_dim 128 spilled 11 to 92 stores.
  *
  * What ptxas makes of this decides over 10%:
- *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to mask_scores ahead
+ *   - no exponential may sink past the last wait of a step, where no product runs: the branch to mask_scores ahead
  *     of it holds them;
  *   - all that decides about loops and branches comes from dev_uniform and from arithmetic without branches
  *     (sm90_block_iterator::next), or the whole loop leaves the uniform registers, descriptors first; a dev_uniform
  *     in a conditional part of the loop has the same effect;
  *   - what a load brings must be wanted only after all products of a phase have begun, and loads come no earlier than
  *     they are written: marks in the middle of the products cost 4%;
- *   - registers of an address are held until additions have read them (sm90_hold): ptxas had them used again at once,
- *     9%;
+ *   - registers of an address are held until additions have read them (sm90_hold): ptxas used them again at once, 9%;
  *   - `elect.sync` in a branch that all lanes of a warp take keeps loops away from TMA. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_H
 #define STW_CUDA_ATTN_BWD_SM90_H
 
 #include "attn_bwd_sm90_begin.h"
 
-/* One function of more than 120 lines, whose steps are lambdas. As methods of a struct the same text becomes another
+/* One function over the limit of 120 lines; its steps are lambdas. As methods of a struct the same text becomes another
  * kernel (64x128_hd128_f16_plain: 12,214 lines of PTX, not 12,209; 252 registers as before), whose speed nobody
  * knows; so does 128x128_hd64_bf16_ordered where the entry of the next work tile leaves the step. */
 template <class C, int ORDERED, int FEATURE = SM90_PLAIN>
@@ -98,11 +97,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     enum { BM = C::BM, HD = C::HD, SUBNORMAL = !dev_is_f16<T>::yes };
     enum { PIECES = BM / 8, VALUES = 4 * PIECES }; /* a thread's scores: 2 keys x 2 queries of each 8 queries */
     enum { LSE, DELTA };                           /* the statistics of a stage */
-    /* a bias or dropout's decisions wait where dS will be written; dV's rows would go where those of the next work
-     * tile's first step are awaited */
     typedef sm90_knows<FEATURE> knows;
     enum { DROPS = knows::DROPOUT, ALIBI = knows::ALIBI, BIAS = knows::BIAS, BIAS_MORE = knows::BIAS_MORE };
     enum { ALL = knows::ALL, MASKS = knows::MASKS };
+    /* a bias or dropout's decisions wait where dS will be written; dV's rows would go where those of the next work
+     * tile's first step are awaited */
     enum { WAITS_FOR_DS = BIAS || DROPS };
     /* ANY_OUTPUTS: a feature with f32 or few outputs. SUBSETS: dQ, dK and dV are made where they are wanted */
     enum { ANY_OUTPUTS = C::DRAINS && FEATURE != SM90_PLAIN, SUBSETS = C::GENERAL || ANY_OUTPUTS };
@@ -248,10 +247,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     uint32_t flip = 0; /* which place of dS */
     block_iterator it = block_iterator::begin(tiles[0], l);
     [[maybe_unused]] int plain_first, plain_end; /* query blocks with nothing special */
-    /* ORDERED: the query block to which the step before has added, and nobody knows; who added last to the next step's,
-     * when KEEPER looked. */
+    /* ORDERED. `due`: the query block that the step before added to, whose semaphore is not released yet. `last_there`:
+     * the semaphore of the next step's, as KEEPER read it. */
     uint32_t due = SM90_NOTHING_DUE, last_there = SM90_NOTHING_DUE;
-    [[maybe_unused]] uint32_t follower = 0, follower_of_due = 0; /* masks: which key block adds behind this one */
+    [[maybe_unused]] uint32_t follower = 0, follower_of_due = 0; /* masks: which key block adds after this one */
     enum { KEEPER = 5 }; /* not of the first warpgroup, whose first warps have the loads and the work tiles */
     /* Releases the semaphore of `due`. All additions there came before the barrier that this warp has passed. */
     auto release_dq_semaphore = [&](const attn_work_tile &tile) {
@@ -395,7 +394,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     }
     if (STATISTICS) sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
     exponentials(lse, 0);
-    if constexpr (DROPS && BIAS) { /* behind the bias, which was there */
+    if constexpr (DROPS && BIAS) { /* after the bias, which was there */
         decided.full().wait(0);
         dropped.load(ds_to);
     }
@@ -546,8 +545,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
 
         /* 3: loads of step j + 2 */
         const int stage_before = stage == 0 ? C::STAGES - 1 : stage - 1;
-        const uint32_t block_next = block_of(stage_next); /* wanted behind the loads */
-        [[maybe_unused]] sm90_visible_at words = {};      /* read here, wanted behind the products */
+        const uint32_t block_next = block_of(stage_next); /* wanted after the loads */
+        [[maybe_unused]] sm90_visible_at words = {};      /* read here, wanted after the products */
         bool follows = true;
         if (LAST) {
             barriers.tile().wait((turn + 1) & 1);
@@ -609,7 +608,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
 
         /* 5: P of step j + 1; dQ to its sums */
-        /* this thread's sums of dQ: the kernel behind has BM / 16 warps over the rows, the columns change fastest */
+        /* this thread's sums of dQ: the next kernel has BM / 16 warps over the rows, the columns change fastest */
         float *const to =
             l.dq + (int64_t)at * (BM * C::WIDTH) + ((BM == 64 ? warp * 2 + group : wave) * DEV_WAVE + lane) * 4;
         float2 lse[PIECES];
@@ -623,7 +622,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if constexpr (!IDLE) sm90_mma_wait<1>(dq);
         if (!EXACT && !IDLE) add_dq(to, adds && !(ASKS_EXACT && exact));
         if (special & (SM90_MASKED | SM90_DEAD_ROWS))
-            mask_scores(it, stage_next); /* and ptxas may not let the exponentials sink behind this use of them */
+            mask_scores(it, stage_next); /* and ptxas may not let the exponentials sink past this use of them */
         if (follows) barriers.dout(stage_next).wait(phase_next);
         if constexpr (DROPS && !ALL) {
             if (follows) decided.full().wait(flip ^ 1);

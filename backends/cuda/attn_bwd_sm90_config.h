@@ -37,7 +37,7 @@ template <class T_, int HD_, int OUT_ = SM90_OUT_PLAIN> struct sm90_config {
     /* The best of twenty choices measured on an H200; the worst was 6% slower at head_dim 64, 3 to 5% at 128.
      * VALUES_EARLY: dV is stored under the last products of a work tile, where what f32 sums are added to would be
      * spilled. LSE_AHEAD, DELTA_AHEAD: pairs of statistics that are read before the wait for the product they meet; the
-     * others come behind it. MARKS_LATE: a block's marks are read behind the exponentials, not ahead of them. */
+     * others come after it. MARKS_LATE: a block's marks are read after the exponentials, not before them. */
     enum {
         VALUES_EARLY = BM == 64 && !DRAINS,
         LSE_AHEAD = BM == 64 ? 0 : 4,

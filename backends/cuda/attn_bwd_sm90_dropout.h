@@ -3,7 +3,7 @@
  * Dropout in sm90's own main loop. A third warpgroup does nothing but decide which scores of the next step are dropped,
  * while the other two multiply: its warp c decides for the warps 2c and 2c + 1 of those, a bit a value, in the order of
  * a thread's values. The words of step j lie where dS(j) will be written, each lane's where its own warp will write:
- * there is no other place, and they are read before. So they may come behind the CTA's barrier of step j - 1 (`empty`),
+ * there is no other place, and they are read before. So they may come after the CTA's barrier of step j - 1 (`empty`),
  * and are read in its phase 5 (`full`). The warpgroup is a step ahead in its registers. With a bias, which waits there,
  * too, they come when all warps have read it in phase 5. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_DROPOUT_H
@@ -46,7 +46,7 @@ template <int BM> struct sm90_dropout {
     enum { WORDS = BM / 64, PART = 32 }; /* queries of a part: 16 values */
     uint32_t word[WORDS];
 
-    /* Parts of the block behind the first, one after the other. */
+    /* Parts of the block past the first, one after the other. */
     template <int N = 1, class F> DEV_METHOD void each_part(F &&f) {
         f(sm90_part<N>());
         if constexpr (N + 1 < BM / PART) each_part<N + 1>(f);

@@ -150,7 +150,7 @@ template <class C> struct few_slice {
         }
         dev_barrier();
         if (dev_wave() == 0) {
-            uint32_t low = 0, hidden = 0; /* keys behind the last that all see: as many as `far` says */
+            uint32_t low = 0, hidden = 0; /* keys past the last that all see: as many as `far` says */
             DEV_UNROLL_FOR (int r = (int)dev_lane(); r < C::ROWS; r += DEV_WAVE) {
                 low = max(low, (uint32_t)list[r].low);
                 hidden = max(hidden, (uint32_t)far - (uint32_t)list[r].low - list[r].span);

@@ -39,7 +39,7 @@ struct sm90_tile_masking {
     }
 };
 
-/* The same without branches, for narrow heads, all of whose warps wait for the thread that finds it: behind each branch
+/* The same without branches, for narrow heads, all of whose warps wait for the thread that finds it: after each branch
  * a load from shared memory takes 30 cycles. The warps that load for wide heads would spill 1 to 11 registers. */
 struct sm90_tile_masking_at_once : sm90_tile_masking {
     DEV_METHOD void find(const attn_work_tile &tile, const stw_attn_params &p) {
@@ -85,7 +85,7 @@ template <int PANELS, int ROWS> DEV_FN void sm90_zero_rows(char *smem, int64_t l
         sm90_zero_vector_if(r < first || r >= last, to);
     }
 }
-/* All threads, when K or V has arrived: zeros in keys that no query sees, for products behind the next barrier. */
+/* All threads, when K or V has arrived: zeros in keys that no query sees, for products after the next barrier. */
 template <class C> DEV_FN void sm90_zero_keys(const attn_work_tile &tile, char *keys, int thread) {
     stw_range seen = stw_visible_keys(&tile.seq);
     sm90_zero_rows<C::PANELS, C::BN>(keys, seen.first - tile.j0, seen.end - tile.j0, thread);

@@ -5,9 +5,9 @@
  *
  * One lane of the first warp takes the next bit of the work tile's word and leaves in shared memory which block that
  * is: in step j for step j + 3, while products run. In step j + 1 it asks for that block's rows, and all threads read
- * which block it is behind the barrier of step j + 2. Where the work tile stands in its words the lane reads ahead of
+ * which block it is after the barrier of step j + 2. Where the work tile stands in its words the lane reads ahead of
  * the products: beside them a load from shared memory takes 490 cycles, and three of them one after the other kept all
- * warps waiting for this one. The word behind the work tile's is asked for when this one is begun, so that it is there
+ * warps waiting for this one. The word after the work tile's is asked for when this one is begun, so that it is there
  * when it is wanted. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_MASKS_H
 #define STW_CUDA_ATTN_BWD_SM90_MASKS_H
@@ -46,7 +46,7 @@ template <class Word> DEV_FN sm90_visible_step sm90_visible_take(const sm90_visi
 }
 
 /* Where a work tile stands in its words: sm90_visible_take in two parts, so that all is read before products and only
- * counted behind them. (At wide heads, whose loads have a warp of their own, it would spill two registers.) */
+ * counted after them. (At wide heads, whose loads have a warp of their own, it would spill two registers.) */
 struct sm90_visible_at {
     uint32_t visible, touched; /* of the word in the work tile, sm90_visible_word                              */
     uint32_t first;            /* the step of the word's first block, as if its pairs were tested by intervals */
@@ -126,7 +126,7 @@ struct sm90_visible_iterator {
 
 /* Tensor loads. AHEAD: words are asked for ahead; else dropout's mbarriers are in their place. */
 template <class C, bool AHEAD = true> struct sm90_visible_loads : sm90_loads<C> {
-    /* The word behind the work tile's, on its way. */
+    /* The word after the work tile's, on its way. */
     DEV_METHOD uint32_t ahead() const { return this->smem + C::AT_AHEAD; }
     DEV_METHOD void ask(uint32_t number) const {
         sm90_copy_bytes(ahead(), (const sm90_visible_word *)this->l.visible_words + number, 16);
@@ -163,7 +163,7 @@ template <class C, bool AHEAD = true> struct sm90_visible_loads : sm90_loads<C> 
     DEV_METHOD void found_rows(const attn_work_tile &tile, int stage) const {
         rows_of(tile, {sm90_load_shared_word(word_of(stage))}, stage, false);
     }
-    /* The first warp: which block a stage gets for the step behind the next two, if there is one of `left`. */
+    /* The first warp: which block a stage gets for the step after the next two, if there is one of `left`. */
     DEV_METHOD void look_ahead(attn_work_tile &tile, sm90_visible_at at, int stage, int left) const {
         if (left > 2 && sm90_elect()) find(tile, at, stage);
     }

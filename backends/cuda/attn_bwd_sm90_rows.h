@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The kernels before and behind sm90's own main loop (attn_bwd_sm90.h) for the usual options, made for the bandwidth
+ * The kernels before and after sm90's own main loop (attn_bwd_sm90.h) for the usual options, made for the bandwidth
  * of memory; attn_sm90.c chooses them, and attn_bwd_preprocess.h and attn_bwd_postprocess.h take all other options. A
  * CTA has a query block, and CTAs go from the last block to the first: the main loop begins with the first heads, whose
  * zeros and dO are in L2 then, and ends with the last heads, whose sums are. Where work tiles are parts that add their
@@ -143,7 +143,7 @@ template <class C> DEV_FN void sm90_zero_parts(const stw_attn_launch &l, int64_t
         dev_store_vector(l.part_sums + 4 * i, dev_vector{{0, 0, 0, 0}});
 }
 
-/* The kernel. CTAs before and behind those of query blocks: see attn_bwd_preprocess. */
+/* The kernel. CTAs before and past those of query blocks: see attn_bwd_preprocess. */
 template <class C> DEV_FN void sm90_preprocess(const stw_attn_launch &l, char *smem) {
     dev_let_next_begin();
     const int64_t last = l.work_tiles - 1;
@@ -255,7 +255,7 @@ template <class C> DEV_FN void sm90_postprocess_keys(const stw_attn_launch &l, i
     rows.store(x, t / DEV_WAVE * LEAF_MMA_M, panel * 64);
 }
 
-/* The kernel. Where parts add: dK and dV, and behind these CTAs those of dQ. */
+/* The kernel. Where parts add: dK and dV, and past these CTAs those of dQ. */
 template <class C> DEV_FN void sm90_postprocess(const stw_attn_launch &l, char *smem) {
     dev_await_previous();
     if (dev_cta() >= l.work_tiles) return;

@@ -103,7 +103,7 @@ template <class C, class Iterator = sm90_block_iterator> struct sm90_loads {
     DEV_METHOD void rows(const attn_work_tile &tile, const sm90_block_iterator &it, int stage, bool idle) const {
         const bool packed = (l.p.features & STW_FEAT_PACKED_Q) != 0;
         const int batch = packed ? 0 : (int)tile.b;
-        const int end = (int)(packed ? l.p.total_q : l.p.max_seq_q); /* behind it TMA finds zeros */
+        const int end = (int)(packed ? l.p.total_q : l.p.max_seq_q); /* past it TMA finds zeros */
         const int row = idle ? end : (int)tile.seq.q.first + it.block * C::BM;
         const sm90_mbarrier q = barriers().q(stage), dout = barriers().dout(stage);
         const uint32_t stats = smem + C::AT_STATS + stage * C::STATS * 4;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The backward pass of short sequences on Hopper, whole in one kernel: a work tile has all keys of a sequence, so that
- * dQ is complete in registers and needs no sums in memory, no kernel before it and none behind. A CTA has one KV head
+ * dQ is complete in registers and needs no sums in memory, no kernel before it and none after. A CTA has one KV head
  * of one sequence, GROUPS warpgroups of 64 keys each, and goes over blocks of BM queries of the heads of the group.
  * All is held transposed, keys as rows, as in attn_bwd_sm90.h:
  *

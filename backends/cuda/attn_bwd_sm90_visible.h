@@ -15,7 +15,7 @@
 /* 32 query blocks of a head. */
 struct alignas(16) sm90_visible_word {
     uint32_t visible, touched; /* blocks that hold a visible pair; those whose pairs are tested            */
-    uint32_t next;             /* number of the word behind it                                             */
+    uint32_t next;             /* number of the word after it                                              */
     uint32_t place;            /* its first block / 32; from PLACE_BITS on: heads from here to the next    */
     enum { PLACE_BITS = 20 };
 };
@@ -57,7 +57,7 @@ DEV_FN uint32_t sm90_visible_next(const stw_attn_launch &l, uint64_t at) {
     const uint32_t two = sm90_load_relaxed((const uint32_t *)(const void *)l.visible_next + at / 2);
     return two >> at % 2 * 16 & 0xFFFF;
 }
-/* Deterministic mode: which key block adds behind `tile` to query block `block` of head `head` of the group. */
+/* Deterministic mode: which key block adds after `tile` to query block `block` of head `head` of the group. */
 DEV_FN uint32_t sm90_visible_follower(const stw_attn_launch &l, const attn_key_block &tile, int head, int block) {
     const uint32_t row = (tile.index >> 1) * l.visible_rows + (l.visible_rows > 1 ? (uint32_t)head : 0u);
     return sm90_visible_next(l, (uint64_t)row * l.visible_length * 32 + (uint32_t)block);
@@ -241,7 +241,7 @@ DEV_FN void sm90_list_visible(const stw_attn_launch &l) {
     if (wrong && lane == 0 && l.p.status_out) dev_global_or(l.p.status_out, STW_DATA_INTERVALS);
 }
 
-/* Dense keys, additions in any order: a kernel behind it sorts the key blocks of a head, those with most steps first,
+/* Dense keys, additions in any order: a kernel after it sorts the key blocks of a head, those with most steps first,
  * by powers of two alone, since key blocks side by side meet the same rows in L2. A warp finds the place of one. The
  * last group of heads (l.heads_in_l2) goes by that, so that the last work tiles, for which multiprocessors wait, are
  * short. A work tile with half as many steps again as a CTA does for a group would be waited for if it began with one
@@ -274,8 +274,8 @@ DEV_FN void sm90_list_longest_first(const stw_attn_launch &l) {
     sm90_global_max(front + 1, (uint32_t)(of_mine / of_group)); /* whose groups begin too late for it */
 }
 
-/* Deterministic mode, a kernel behind it: a warp goes over the key blocks of a sequence from the last to the first, a
- * lane a query block: which adds first, and behind each which adds next. */
+/* Deterministic mode, a kernel after it: a warp goes over the key blocks of a sequence from the last to the first, a
+ * lane a query block: which adds first, and after each which adds next. */
 DEV_FN void sm90_list_turns(const stw_attn_launch &l) {
     const stw_attn_params &p = l.p;
     const int64_t heads = l.visible_heads, rows = l.visible_rows, length = l.visible_length;

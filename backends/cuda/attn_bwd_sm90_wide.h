@@ -29,11 +29,11 @@
  * the matrix unit truncates its sums: between two steps, added to what this work tile has in memory already. C::DROPS
  * (attn_bwd_sm90_wide_dropout.h): two more warps decide what is dropped, which 3 reads; P is P / (1 - p), delta is
  * multiplied by 1 - p. C::DROPS and C::OUTPUTS also in one. C::BIASED (attn_bwd_sm90_wide_bias.h): the bias of S(j+1)
- * is asked for in 2; LSE and delta are not negated; dS(j+1) leaves behind 3 where every pair has a gradient. C::MASKS
+ * is asked for in 2; LSE and delta are not negated; dS(j+1) leaves after 3 where every pair has a gradient. C::MASKS
  * (attn_bwd_sm90_wide_masks.h): steps are the query blocks that hold a visible pair. C::ALL
  * (attn_bwd_sm90_wide_terms.h): all of this, which the call's features tell apart; what is added to the scores is made
- * while S is, 2 ends with P in 16 bits and P (1 - tanh^2); statistics are those of C::BIASED. C::APART: it with dBias
- * of every pair under softcap, which is dS without the derivative. */
+ * while S is, 2 ends with P in 16 bits and P (1 - tanh^2); statistics are those of C::BIASED. C::APART: the same
+ * with dBias of every pair under softcap, which is dS without the derivative. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
@@ -297,7 +297,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             sm90_wide_bias<C>::store_gradient(
                 l, tiles[of.place], sm90_wide_step::of(l, tiles[of.place], step_of(at.place)), C::APART ? terms.x : s);
     };
-    /* A part of dQ has come: to its place or to the sums, in the order of the kernel behind, where a warp has 16 rows
+    /* A part of dQ has come: to its place or to the sums, in the order of the next kernel, where a warp has 16 rows
      * and half the columns, columns fastest. */
     auto take_dq = [&](const float(&x)[4 * DQ_PIECES], uint32_t block_at, bool exact, int part) {
         enum { STEP = C::SUM_THREADS * 4 };

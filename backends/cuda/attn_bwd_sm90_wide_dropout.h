@@ -48,7 +48,7 @@ template <class C> struct sm90_wide_dropped_scores {
     DEV_METHOD uint32_t pair(int i) const { return sm90_signs(piece(i / 4), i & 2 ? 0xBB99u : 0xAA88u); }
 };
 
-/* What a warp decides of a step, by MAP: `turn` and every second piece of work behind it are its own. Positions of a
+/* What a warp decides of a step, by MAP: `turn` and every second piece of work after it are its own. Positions of a
  * sequence have 30 bits. */
 template <class C, int MAP> struct sm90_wide_decisions {
     typedef sm90_wide_dropped<C> dropped;

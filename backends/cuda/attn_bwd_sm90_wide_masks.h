@@ -128,7 +128,7 @@ template <class C> DEV_FN int sm90_wide_step_at(int stage) {
     return C::AT_MASKING + stage * (int)sizeof(sm90_wide_visible_state);
 }
 
-/* Deterministic mode: what a semaphore says behind the additions of `tile`: under masks who is next, else who was. */
+/* Deterministic mode: what a semaphore says after the additions of `tile`: under masks who is next, else who was. */
 template <class C, class Iterator>
 DEV_FN uint32_t sm90_wide_passes_to(const Iterator &it, const attn_work_tile &tile, const stw_attn_launch &l) {
     if constexpr (C::MASKS) return it.follower(tile, l);

@@ -24,9 +24,9 @@
 #define WORK_TILES_MAX (INT64_C(1) << 31)
 enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 80 }; /* columns of a panel, keys of a work tile */
 
-/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows at most, a
- * power of two. R rows of one sign lose 1.2e-5 R / 2048 of their sum (H200). The rounding errors of P and dS average
- * out over the N rows that a key meets, and those of f16 are an eighth of bf16's: so R sqrt(N) is bounded. */
+/* The matrix unit truncates its sums; outputs of 16 bits hide that. So an f32 sum takes R query rows at most, a power
+ * of two from 256 to 8192. R rows of one sign lose 1.2e-5 R / 2048 of their sum (H200). The rounding errors of P and
+ * dS average out over the N rows that a key meets: R sqrt(N) is bounded, for f16 by an eighth of bf16's bound. */
 static uint32_t sum_rows(const stw_attn_params *p) {
     const double most = (p->dtype == STW_F16 ? 1 : 8) * 96.0 * 1024,
                  met = (double)p->group * stw_attn_rows_met(p, KEYS);
@@ -81,8 +81,8 @@ static const char *masks_refusal(const stw_attn_params *p, uint32_t bn) {
     return NULL;
 }
 
-/* NULL, or what no kernel does to single scores. tanh of scores is right within 2^-22: times a large cap that were
- * more than the rounding of P. Its factors must not overflow. */
+/* NULL, or what no kernel does: masks first, then features of single pairs. tanh is right within 2^-22, so above a
+ * softcap of 512 scores would err by more than the rounding of P. 2 / softcap is a factor and must not overflow. */
 static const char *features_refusal(const stw_attn_params *p, uint32_t bn) {
     uint32_t f = p->features & FEATURES;
     const char *of_masks = f & MASKS ? masks_refusal(p, bn) : NULL;
@@ -170,7 +170,7 @@ static const char *mode_of(const stw_attn_params *p, int parts) {
 }
 
 /* NULL, or why a loop with work tiles of `bn` keys does not take the problem: it goes to the shared kernels.
- * plain_outputs: it makes all three gradients, dK and dV in the type of the inputs. */
+ * plain_outputs: sm90_short's, which makes all three gradients, dK and dV in the type of the inputs. */
 static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_outputs) {
     const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV, f = p->features;
     int packed_q = (f & STW_FEAT_PACKED_Q) != 0, packed_kv = (f & STW_FEAT_PACKED_KV) != 0;
@@ -195,7 +195,7 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_o
 }
 
 static const char *refusal(const stw_attn_params *p) {
-    const char *text = refusal_of(p, KEYS, p->features & FEATURES && !is_drained(p));
+    const char *text = refusal_of(p, KEYS, 0);
     if (!text && mode_of_features(p) == &mode_all) text = masks_refusal(p, KEYS);
     if (!text) text = bias_refusal(p);
     if (!text && has_f32_keys(p) && !is_drained(p) && !stw_attn_short_sums(p, KEYS, sum_rows(p)).heads)
@@ -240,8 +240,8 @@ static const char *refusal_tall(const stw_attn_params *p) {
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_of_wide(p, KEYS);
 }
 
-/* Parts of f32 sums are not drained: they are made where they keep sums short, and are no more than twice what the
- * device wants. */
+/* Kernels of parts do not drain. Where a kernel drains whole work tiles, f32 dK and dV take parts only if the device
+ * wants some, and short sums need at most twice as many. */
 static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p) {
     const stw_attn_split whole = {1, 1};
     const stw_attn_costs costs = stw_attn_costs_of_h200(tile->head_dim);
@@ -279,7 +279,7 @@ static int rows_are_whole(const stw_tensor_param *t, uint32_t cols) {
     return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0;
 }
 
-/* Which problems the kernels before and behind the main loop take that are made for the bandwidth of memory
+/* Which problems the kernels before and after the main loop take that are made for the bandwidth of memory
  * (attn_bwd_sm90_rows.h): those with the usual options. */
 static int takes_preprocess(const stw_attn_params *p) {
     const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
@@ -296,7 +296,7 @@ static int takes_postprocess(const stw_attn_params *p) {
 }
 
 /* Parts of a work tile add their sums of dK and dV in one place: the kernel before the main loop zeroes it, the one
- * behind makes 16-bit dK and dV of it. In deterministic mode, and without these kernels, each part has its own. */
+ * after makes 16-bit dK and dV of it. In deterministic mode, and without these kernels, each part has its own. */
 static int adds_parts(const stw_attn_params *p, const stw_attn_choice *choice) {
     const uint32_t keys = STW_OUT_DK | STW_OUT_DV,
                    apart = STW_FEAT_KEPT_STATS | STW_FEAT_KEPT_DQ | STW_FEAT_STARTED_DQ | STW_FEAT_FINISHED_DQ;
@@ -337,7 +337,7 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     if (all || p->features & MASKS) plan_masks(tile, p, out);
 }
 
-/* A warpgroup has the loads: it is not among the warps of the table, which the kernel behind counts. */
+/* A warpgroup has the loads: it is not among the warps of the table, which the next kernel counts. */
 static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t smem, stw_attn_choice *out) {
     plan_of(tile, p, 0, out);
     const char *const mode = wide_mode_of(p);

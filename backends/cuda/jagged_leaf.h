@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * NVIDIA's leaf for the jagged kernels alone: what backends/cuda/leaf.h does not have. Included by jagged_sm80.cu,
- * behind the device vocabulary (tests/sm80_emu has its own). */
+ * after the device vocabulary (tests/sm80_emu has its own). */
 #ifndef STW_CUDA_JAGGED_LEAF_H
 #define STW_CUDA_JAGGED_LEAF_H
 

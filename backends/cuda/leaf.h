@@ -100,7 +100,7 @@ DEV_FN void dev_halves_arrive(dev_two_halves *b) {
                          (uint32_t)__cvta_generic_to_shared(b))
                      : "memory");
 }
-/* The same behind a product: its mma.sync is where the lanes meet, and all have read their operands then. */
+/* The same after a product: its mma.sync is where the lanes meet, and all have read their operands then. */
 DEV_FN void dev_halves_arrive_behind_product(dev_two_halves *b) {
     asm volatile("{\n.reg .b64 state;\n.reg .pred first;\nsetp.eq.u32 first, %1, 0;\n@first mbarrier.arrive.shared.b64 "
                  "state, [%0];\n}" ::"r"((uint32_t)__cvta_generic_to_shared(b)),
@@ -175,6 +175,8 @@ DEV_FN uint32_t dev_load_acquire(const uint32_t *from) {
 DEV_FN void dev_store_release(uint32_t *to, uint32_t x) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
+/* Conversions keep any NaN. */
+DEV_FN float dev_usual_nan(float x) { return x; }
 
 /* 2^x within 2 ulp, subnormal results flushed: for operands that are rounded to 16 bits. */
 DEV_FN float dev_exp2_fast(float x) {

@@ -3,7 +3,7 @@
  * Hopper's own instructions, one function each: mbarriers, tensor loads (TMA), matrix products of a warpgroup (wgmma)
  * and what orders them. Included by Hopper's own main loops and by jagged_product_sm90.h.
  *
- * A tile in shared memory is panels of 64 columns, one behind the other. A panel's row is 128 bytes; its 16-byte
+ * A tile in shared memory is panels of 64 columns, one after the other. A panel's row is 128 bytes; its 16-byte
  * pieces are exchanged by the row's number modulo 8 (the 128-byte swizzle of TMA and wgmma). A panel starts at a
  * multiple of 1024 bytes. Addresses of shared memory are 32-bit; matrix descriptors count them in units of 16 bytes. */
 #ifndef STW_CUDA_MMA_SM90_H
@@ -106,7 +106,7 @@ DEV_FN void sm90_bulk_add(float *to, uint32_t from, uint32_t bytes) {
 }
 DEV_FN void sm90_bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 DEV_FN void sm90_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-/* Products and TMA behind a barrier see what this thread has written to shared memory. */
+/* Products and TMA after a barrier see what this thread has written to shared memory. */
 DEV_FN void sm90_fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* ---- shared memory ---- */
@@ -271,11 +271,11 @@ DEV_FN void sm90_mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" 
 template <int LEFT> DEV_FN void sm90_mma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
-/* Reads of x stay behind the wait before. */
+/* Reads of x stay after the last wait. */
 template <int N> DEV_FN void sm90_pin(float (&x)[N]) {
     DEV_UNROLL_FOR (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
-/* The wait for the product x, behind which at most LEFT groups were begun. */
+/* The wait for the product x, after which at most LEFT groups were begun. */
 template <int LEFT, int N> DEV_FN void sm90_mma_wait(float (&x)[N]) {
     sm90_mma_wait<LEFT>();
     sm90_pin(x);

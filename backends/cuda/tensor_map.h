@@ -34,7 +34,7 @@ typedef struct stw_mapped_tensor {
 
 /* `factor`: scale times log2(e), which the exponentials take from here, where it needs no register. Under softcap that
  * times 2 / cap, and `cap` times log2(e). `kept`: 1 - p of dropout, and its log2. `drain_rows`: query rows, a power of
- * two and 256 at least, behind which f32 sums go to memory. */
+ * two and 256 at least, after which f32 sums go to memory. */
 typedef struct stw_sm90_maps {
     stw_mapped_tensor q, dout, k, v;
     float factor, cap, kept, log_kept;

@@ -12,8 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MASK_ROWS   16
-#define GRID_X_CUDA (INT64_C(1) << 30) /* the device reads it from the grid */
+#define MASK_ROWS 16
 
 static uint32_t element_of(const stw_attn_params *p) { return p->dtype == STW_F32 ? 4u : 2u; }
 
@@ -60,13 +59,13 @@ const char *stw_attn_masks(const stw_attn_params *p) {
 /* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
 static int broadcast(int64_t stride, int64_t extent) { return stride == 0 && extent != 1; }
 
-/* All sequences', of a head; a part by query blocks counts as one. */
+/* Key blocks of a head, of all sequences; a part by query blocks counts as one. */
 static int64_t key_blocks_of(const stw_attn_choice *choice, const stw_attn_params *p) {
     return stw_key_blocks_most(p, choice->bn) * choice->split.rows;
 }
 
 /* Sequences as the kernels see them: none of a dense batch where a call reads and writes nothing of any, so that 2^31
- * empty ones take no CTA and no step of a loop. What has one element in all is zeroed as it is without a batch. */
+ * empty ones take no CTA and no step of a loop. A dBias that is broadcast over the batch is zeroed with batch 0. */
 static int64_t batch_seen(stw_attn_call call, const stw_attn_params *p) {
     const uint32_t arrays = STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV | STW_FEAT_USED_LENGTHS;
     int queries = p->max_seq_q > 0, keys = p->max_seq_kv > 0, needed = queries && keys;
@@ -79,14 +78,14 @@ static int64_t batch_seen(stw_attn_call call, const stw_attn_params *p) {
     return needed || p->batch < 2 || p->features & arrays || p->q_offsets || p->k_offsets ? p->batch : 0;
 }
 
-static int is_split(const stw_attn_choice *choice) {
+static int uses_part_sums(const stw_attn_choice *choice) {
     return choice->apart || choice->split.heads * choice->split.rows > 1;
 }
 
 /* Places for sums of dK and dV: one a part, or one a work tile whose parts add. */
 static int64_t part_places(const stw_attn_choice *choice, const stw_attn_params *p) {
     const int64_t parts = choice->split.heads * choice->split.rows, all = p->heads_kv * key_blocks_of(choice, p);
-    return !is_split(choice) ? 0 : choice->adds_parts ? all / parts : all;
+    return !uses_part_sums(choice) ? 0 : choice->adds_parts ? all / parts : all;
 }
 
 /* What the main loop decides, and the problem that its kernel sees: parts by heads are kv heads of their own. */
@@ -192,9 +191,9 @@ static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_c
     return &rows[count - 1];
 }
 
-/* A work tile that a CTA has fetched ahead waits for that CTA. That is bad where work tiles wait for one another, and
- * where they differ in work, unless each is a small part of what a CTA does. Those of ORDERED with the same work wait
- * for none that is far behind. */
+/* Whether a CTA takes work tiles until none is left. It fetches the next one before it ends this one, and what it has
+ * fetched waits for it. So NEVER where work tiles wait for one another, and on AMD; those of ORDERED wait for none that
+ * is far behind. Work tiles of unequal work only where a CTA gets many (STW_WORK_TILES_MANY). */
 static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, mode m) {
     int even = !(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT)) && !stw_attn_masks(p);
     if (m == ORDERED) return STW_QUEUED;
@@ -345,7 +344,7 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
 
 /* Work tiles folded over two dimensions. */
 static void fold(int64_t work_tiles, uint32_t wave, uint32_t *grid_x_out, uint32_t *grid_y_out) {
-    int64_t most = wave == 64 ? STW_GRID_X_HIP : GRID_X_CUDA;
+    int64_t most = wave == 64 ? STW_GRID_X_HIP : STW_GRID_X_CUDA;
     *grid_x_out = (uint32_t)stw_smaller(work_tiles, most);
     *grid_y_out = (uint32_t)stw_blocks_of(work_tiles, most);
 }
@@ -397,7 +396,7 @@ static void add_postprocess(const stw_variant *t, const stw_attn_params *p, cons
         (p->outputs & STW_OUT_DQ && !kept ? tiles : 0) + (p->outputs & STW_OUT_DSINK && !finished ? p->heads_q : 0);
     if (choice->postprocess) rows = p->heads_q * stw_tiles_of_head(p, choice->small_rows);
     if (choice->adds_parts) rows += part_places(choice, p) * 2 * (choice->width / 64);
-    else if (is_split(choice) && !finished)
+    else if (uses_part_sums(choice) && !finished)
         rows += p->heads_kv / choice->split.heads * stw_key_blocks_most(p, choice->bn) * 2 *
                 stw_attn_part_chunks(choice->bn, t->head_dim, choice->warps);
     stw_attn_step *step = add_step(steps, wave, rows, STW_ROW_THREADS, STW_ROW_SMEM);
@@ -407,7 +406,7 @@ static void add_postprocess(const stw_variant *t, const stw_attn_params *p, cons
         step->image = image_of(t);
         name_step(steps, step, "stw_attn_bwd_postprocess_%s_hd%u_%s", choice->postprocess, t->head_dim,
                   stw_dtype_name((stw_dtype)p->dtype));
-    } else name_step(steps, step, "stw_attn_bwd_postprocess%s", is_split(choice) && !finished ? "_parts" : "");
+    } else name_step(steps, step, "stw_attn_bwd_postprocess%s", uses_part_sums(choice) && !finished ? "_parts" : "");
 }
 
 /* The first kernel: lists of key blocks, D and statistics of query rows, zeros. */
@@ -454,16 +453,15 @@ static void add_dbias_reduce(const stw_variant *t, const stw_attn_params *p, con
     name_step(steps, step, "stw_attn_dbias_reduce_%s_%s", b->name, type);
 }
 
-/* Whether the main loop may begin before the kernel in front of it has ended. Where all CTAs of Hopper's own first
- * kernel run at once, four a multiprocessor, a main loop that did took 1.03 to 1.13 times as long (H200, dense
- * problems; appendix/sm90.md). */
+/* Whether the main loop's launch overlaps the kernel before it. Not where all CTAs of Hopper's own preprocess kernel
+ * run at once, four a multiprocessor: there the overlap cost 3 to 13% (H200, dense problems; appendix/sm90.md). */
 static int begins_early(const stw_attn_params *p, const stw_attn_choice *choice, const stw_attn_steps *before) {
     enum { ROWS_AT_ONCE = 4 };
     const int measured = choice->preprocess && before->count == 1 && !(p->features & STW_FEAT_PACKED_Q);
     return choice->early && (!measured || before->step[0].work_tiles > (int64_t)p->units * ROWS_AT_ONCE);
 }
 
-/* The main loop, and behind it the kernel for what it leaves alone, if there is one. */
+/* The main loop, and after it the kernel for what it leaves alone, if there is one. */
 static void add_main_loop(const stw_variant *t, const stw_attn_params *p, const stw_attn_choice *choice, uint32_t wave,
                           const char *type, stw_attn_steps *steps) {
     const int early = begins_early(p, choice, steps);
@@ -471,8 +469,8 @@ static void add_main_loop(const stw_variant *t, const stw_attn_params *p, const 
                                    choice->warps * wave + choice->loaders, choice->smem);
     step->queued = choice->queued;
     step->image = image_of(t);
-    /* Of a call with KEPT_STATS hardly anything comes before: the kernel of a message that starts here shall come
-     * first, as it does where a first kernel has rows. */
+    /* With KEPT_STATS the preprocess kernel has no rows and ends at once. An early main loop would take the
+     * multiprocessors before the kernel of a message that starts here. */
     step->early = early && !(p->features & STW_FEAT_KEPT_STATS);
     name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice->mode);
     if (!choice->exact) return;
@@ -623,7 +621,7 @@ static void fill_main_loop(const stw_variant *tile, const stw_attn_choice *choic
     l->q_blocks = w->q_blocks;
     l->head_parts = choice->split.heads;
     l->row_parts = choice->split.rows;
-    l->part_sums = is_split(choice) ? (float *)w->part_sums : NULL;
+    l->part_sums = uses_part_sums(choice) ? (float *)w->part_sums : NULL;
     l->part_entries = key_blocks_of(choice, &l->p) / (choice->adds_parts ? choice->split.rows : 1);
     l->part_cols = tile->head_dim;
     l->key_rows = choice->key_rows;

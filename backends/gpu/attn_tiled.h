@@ -76,9 +76,9 @@ typedef struct stw_attn_choice {
     uint32_t loaders;          /* threads of a CTA beside these               */
     uint32_t dq_rows, vectors; /* of the launch; vectors: bits beyond those of the tensors */
     stw_attn_queued queued;
-    const char *preprocess, *postprocess; /* whose kernels come before and behind the main loop; NULL: shared */
+    const char *preprocess, *postprocess; /* whose kernels come before and after the main loop; NULL: shared */
     uint32_t small_rows;                  /* query rows of a CTA of such kernels */
-    const char *exact; /* NULL, or the mode of a kernel behind it, for the work tiles that it has left alone */
+    const char *exact; /* NULL, or the mode of a kernel after it, for the work tiles that it has left alone */
     stw_attn_split split;
     uint32_t apart; /* sums of dK and dV of whole work tiles leave by the workspace as well, as those of parts do */
     uint32_t adds_parts; /* parts of a work tile add their sums in one place there; its `postprocess` makes dK and dV */
@@ -120,7 +120,7 @@ typedef struct stw_gpu_loop {
     int f32;               /* its kernels are f32's, else f16's and bf16's                             */
     int plain;             /* shared loop: it has kernels without features of single pairs             */
     int ordered;           /* and one without them for deterministic mode                              */
-    int single;            /* and one each for dropout, a bias, a softcap and ALiBi alone              */
+    int single;            /* and one each for dropout, a bias, a softcap, ALiBi and masks in memory alone */
     int whole;             /* its only kernel's work tiles have all keys of a sequence, bn at most     */
     const char *unaligned; /* NULL, or why it does not take tensors that start anywhere                */
     /* NULL, or why the loop does not take the problem. */

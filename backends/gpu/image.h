@@ -32,7 +32,7 @@ typedef struct stw_image_set {
  * calls; a device loads each on its own. */
 extern const stw_image_set stw_images, stw_jagged_images, stw_cp_images;
 
-/* Image `index` of all that are embedded, set by set, and its set; NULL behind the last. */
+/* Image `index` of all that are embedded, set by set, and its set; NULL past the last. */
 const stw_image *stw_image_at(size_t index, const stw_image_set **set_out);
 
 /* The first row of that backend, arch and one of `kinds` (STW_IMAGE_* ored), or NULL. */
@@ -49,7 +49,7 @@ uint64_t stw_image_hash(const unsigned char *begin, const unsigned char *end);
 /* 1 when the bytes are those that were embedded. */
 int stw_image_intact(const stw_image *image);
 
-/* HIP's images are embedded packed, in a quarter of their bytes: behind a head of STW_PACKED_MAGIC and eight bytes of
+/* HIP's images are embedded packed, in a quarter of their bytes: after a head of STW_PACKED_MAGIC and eight bytes of
  * the size come sequences as LZ4's blocks have them, but with offsets of three bytes, since kernels resemble one
  * another over more than 64 KB. cmake/image_rows/pack.c packs. */
 #define STW_PACKED_MAGIC "STWPACK1"

@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define GRID_X_CUDA INT64_C(0x7fffffff)
-
 static uint32_t element_of(const stw_jagged_params *p) { return (uint32_t)stw_dtype_size((stw_dtype)p->dtype); }
 
 static uint32_t vector_of(const stw_jagged_params *p) { return STW_JAGGED_VECTOR(element_of(p)); }
@@ -147,7 +145,7 @@ typedef struct builder {
 
 static void add_step(const builder *b, stw_jagged_kind kind, const char *family, const char *size_class, int typed,
                      int64_t work_tiles, uint32_t block, uint32_t smem) {
-    int64_t most = b->t->wave == 64 ? STW_GRID_X_HIP : GRID_X_CUDA;
+    int64_t most = b->t->wave == 64 ? STW_GRID_X_HIP : STW_GRID_X_CUDA;
     if (work_tiles <= 0) return;
     stw_jagged_step *step = &b->steps->step[b->steps->count++];
     *step = (stw_jagged_step){.kind = kind, .work_tiles = work_tiles, .block = block, .smem = smem};

@@ -50,12 +50,12 @@ const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_wor
 static void size_step(const stw_device *device, const stw_attn_step *step, launch_step *sized) {
     int64_t enough = blocks_at_a_time(device, step->smem),
             least = step->queued == STW_QUEUED_MANY ? enough * STW_WORK_TILES_MANY : enough + 1;
-    int few = step->queued != STW_QUEUED_NEVER && step->work_tiles >= least;
+    int shared = step->queued != STW_QUEUED_NEVER && step->work_tiles >= least; /* CTAs take several work tiles */
     sized->work_tiles = step->work_tiles;
     sized->without_dq = step->without_dq;
     sized->bn = step->bn;
-    sized->grid_x = few ? (uint32_t)enough : step->grid_x;
-    sized->grid_y = few ? 1 : step->grid_y;
+    sized->grid_x = shared ? (uint32_t)enough : step->grid_x;
+    sized->grid_y = shared ? 1 : step->grid_y;
 }
 
 /* Finds the kernels of a call and fills their argument. Between enter and leave. */
@@ -126,12 +126,14 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     free(work->own);
     work->own = plan;
     work->slower = stw_attn_slower(call, tile, &work->params);
+    work->bn = plan->usual.launch.bn;
     if (call == STW_CALL_BWD && !tile->loop->gpu->whole) {
         const stw_attn_launch *l = &plan->usual.launch;
         const uint32_t order[4] = {l->bm, l->width, l->warps, l->dq_rows};
         memcpy(work->dq_order, order, sizeof order);
         work->stats_order[0] = 2 * l->bm + STW_STATS_PAD;
-        work->stats_order[1] = l->vectors & STW_STATS_NEGATED ? 1 + (l->p.features & STW_FEAT_BIAS) : 0; /* leaf.h */
+        /* a bias changes the factor of negated statistics (LEAF_STATS_LOG2E) */
+        work->stats_order[1] = l->vectors & STW_STATS_NEGATED ? 1 + (l->p.features & STW_FEAT_BIAS) : 0;
         work->dq_place = (size_t)(uintptr_t)l->dq;
     }
     work->workspace_size = steps.workspace > unaligned.workspace ? steps.workspace : unaligned.workspace;

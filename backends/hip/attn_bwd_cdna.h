@@ -40,10 +40,10 @@
  *                                               read as Q; written by words, g and g + 1 in different banks
  *   LSE, delta    2 x 32 x 4                    the four queries of a lane are read at once
  *
- * The order of instructions is written out: a piece of softmax behind each product of dP, a piece of dS behind each of
+ * The order of instructions is written out: a piece of softmax after each product of dP, a piece of dS after each of
  * dV, reads of LDS in pairs, two ahead (of dS four, with two waves a SIMD); with dropout rounds of Philox. From head
- * dim 96 on, with dropout or a bias: one wave a SIMD, up to 512 registers. Else 32, 64: two waves; with 256 registers
- * and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
+ * dim 96 on, and in modes from CDNA_DROPOUT on: one wave a SIMD, up to 512 registers. Else two waves; with 256
+ * registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
  * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap,
  * dropout, a bias. attn_bwd_cdna_hidden.h: masks in memory. attn_bwd_cdna_draws.h: dropout's calls beside products.
@@ -81,8 +81,8 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         MORE = MODE >= CDNA_DROPOUT,                        /* to keep in registers                     */
         SKIPS = MODE == CDNA_PLAIN && !attn_lifts<T_>::yes, /* products of a wave that sees no pair */
         IN_AGPRS = WIDTH >= 128 || MORE,                    /* one wave a SIMD                          */
-        LEAVES = dev_flushes<T_>::yes,                      /* work tiles to an exact kernel            */
-        TURNS = cdna_turns(MODE, IN_AGPRS, LEAVES),         /* of deterministic mode                    */
+        FLUSHES = dev_flushes<T_>::yes,                     /* bf16: products lose subnormal operands   */
+        TURNS = cdna_turns(MODE, IN_AGPRS, FLUSHES),        /* of deterministic mode                    */
 #if LEAF_K32
         SCORES_HERE = 0, /* products of 32 have their sums where the compiler puts them */
 #else
@@ -100,7 +100,7 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
          * sums; else one to four spill. */
         TIGHT = HD == 64 && !IN_AGPRS &&
                 (cdna_hides(MODE) || (LEAF_K32 && MODE == CDNA_PLAIN) ||
-                 (LEAVES && MODE == CDNA_ORDERED && !attn_lifts<T_>::yes)),
+                 (FLUSHES && MODE == CDNA_ORDERED && !attn_lifts<T_>::yes)),
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
@@ -202,7 +202,7 @@ template <class C> struct attn_cdna_loop {
 };
 
 /* Operands of a step in LDS. Q, dO, dO^T and Q^T of both halves are one stream. Its last fragments of head dims from
- * 128 on, of Q^T, are used behind the barrier but read before it, since the next rows overwrite them. dS is another. */
+ * 128 on, of Q^T, are used after the barrier but read before it, since the next rows overwrite them. dS is another. */
 template <class C> struct attn_cdna_rows_source {
     enum { P = C::PIECES, LATE = P >= 4 ? P : 0, COUNT = C::HELD / 8 * (P + C::PIECES_V) - LATE, AHEAD = 2 };
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read(k); }
@@ -213,8 +213,8 @@ template <class C> struct attn_cdna_ds_source {
 };
 
 /* The end of a part. Between the two barriers run dK of its last 16 rows, dQ, and the stores of the next rows, which
- * were loaded a part ahead, from registers to LDS. `dk_beside` makes dK and calls these stores behind its products;
- * `draw` runs behind those of dQ. */
+ * were loaded a part ahead, from registers to LDS. `dk_beside` makes dK and calls these stores after its products;
+ * `draw` runs after those of dQ. */
 template <int KIND, class C, class Product, class Draw>
 DEV_FN void attn_cdna_end_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal, Product dk_beside,
                                Draw draw) {
@@ -320,7 +320,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, in
         auto draw_next = cdna_behind_product<false, HELD>([&](int piece) {
             drawing::template beside<1>(w.calls, w.feature, block, first + half, CDNA_BESIDE_DK, piece, 8 * C::TILES);
         });
-        /* sums of S take a while; behind masks other instructions would wait in turn */
+        /* sums of S take a while; after masks other instructions would wait in turn */
         enum { ONE_LATER = KIND == CDNA_INNER && !C::IN_AGPRS };
         auto softmax = cdna_behind_product<ONE_LATER>([&](int piece) {
             t.template softmax<C::MODE == CDNA_SOFTCAP || cdna_is_capped(KIND)>(w.scoring, w.feature, lse, piece);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The HIP images: every row of common/tuning/attn_bwd.gfx*.def becomes kernels of the shared tiled source.
+ * The HIP images: every row of common/tuning/attn_bwd.gfx*.def becomes kernels of the shared tiled source, and rows
+ * `cdna*` become kernels of CDNA's own main loop, too.
  * Compiled once an architecture, with STW_VARIANT_TABLE naming its table; entry names are put together again by
  * backends/gpu/attn_tiled.c. */
 #include "backends/hip/leaf.h"
@@ -61,7 +62,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define CDNA_EXACT(id, type, T, mode, ...)                                                                             \
     __attribute__((amdgpu_waves_per_eu(1, 1)))                                                                         \
     KERNEL(stw_attn_bwd_##id##_##type##_##mode, 256, (attn_cdna_exact<attn_cdna<T, __VA_ARGS__>>(launch, dev_shared)))
-/* The column of a head dim (attn_cdna_modes.h), behind `make`. */
+/* The column of a head dim (attn_cdna_modes.h), after `make`. */
 #define CDNA_COLUMN_32(make, d32, ...)                          make##d32
 #define CDNA_COLUMN_64(make, d32, d64, ...)                     make##d64
 #define CDNA_COLUMN_96(make, d32, d64, d96, ...)                make##d96

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Dropout's calls of Philox beside the products of CDNA's own main loop (attn_bwd_cdna.h), a round or a few decisions
- * at a time. Behind a product three instructions cost nothing, and no phase of a step has room for all calls, so these
+ * at a time. After a product three instructions cost nothing, and no phase of a step has room for all calls, so these
  * begin early: our own map's and mem_eff's beside dK and dQ of the half before, those of flash2 for the next step in
  * all phases of a step (AHEAD). C: attn_cdna, the shapes. Lane l is (n, g) = (l % 16, l / 16). */
 #ifndef STW_HIP_ATTN_BWD_CDNA_DRAWS_H
@@ -27,7 +27,7 @@ template <class C> struct attn_cdna_calls<C, CDNA_DROPOUT> {
     cdna_lds *put, *get[2]; /* of a lane's words; of its own pairs': rows 0 and 2, 1 and 3             */
 
     /* A round. Numbers of the first ones are the same in all steps, or for all tiles: left to the compiler. Others are
-     * made here and not where they are used, perhaps behind a branch. */
+     * made here and not where they are used, perhaps past a branch. */
     DEV_METHOD void round(const attn_cdna_feature<C> &dropout, int i, int number) {
         stw_philox_words &w = x[i];
         w = stw_philox4x32(1, w.word[0], w.word[1], w.word[2], w.word[3],
@@ -38,7 +38,7 @@ template <class C> struct attn_cdna_calls<C, CDNA_DROPOUT> {
 };
 
 /* Four decisions, from the last to the first, become the low bits of `made`. No vector instruction may read a scalar
- * register in the two behind the one that wrote it. clang 19 takes all results of one asm for shared by the lanes, or
+ * register that one of the two before it wrote. clang 19 takes all results of one asm as shared by the lanes, or
  * none. */
 struct cdna_four {
     uint64_t keeps[4];
@@ -81,7 +81,7 @@ template <int MAP, class C> struct attn_cdna_drawing {
     DEV_FN void beside(attn_cdna_calls<C> &, const attn_cdna_feature<C> &, int, int, int, int, int) {}
 };
 
-/* Calls of a half: EARLY of its PARTS run beside dK and dQ of the half before, and up to two of the others behind each
+/* Calls of a half: EARLY of its PARTS run beside dK and dQ of the half before, and up to two of the others after each
  * product of S. */
 template <class Map, class C> struct attn_cdna_drawing_half {
     template <int MOST>
@@ -221,7 +221,7 @@ template <class C> struct attn_cdna_drawing<STW_DROPOUT_FLASH2, C> {
             calls.given[4 + r] = dev_shuffle(calls.made, from + 32);
         }
     }
-    /* Hundredths of the parts that have run before and behind these products. */
+    /* Hundredths of the parts that have run before and after these products. */
     DEV_FN constexpr int share(int half, int phase, int behind) {
         constexpr int narrow[] = {0, 27, 45, 45, 70, 79, 100}, wide[] = {0, 28, 55, 55, 83, 100, 100};
         constexpr int parts[] = {0, 30, 50, 50, 80, 100, 100};
@@ -361,7 +361,7 @@ template <class C> struct attn_cdna_decisions_of_words {
     }
     DEV_METHOD float kept(float x, int i, int r) const {
         float z;
-        /* gfx942 wants a wait state behind a power. At other head dims clang 19 puts an instruction there
+        /* gfx942 wants a wait state after a power. At other head dims clang 19 puts an instruction there
          * (emu_image_gfx942). */
         if constexpr (C::HD == 32)
             asm("s_nop 0\n\tv_cndmask_b32_e64 %0, 0, %1, %2" : "=v"(z) : "v"(x), "s"(tiles[i].keeps[r]));

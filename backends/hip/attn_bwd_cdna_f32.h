@@ -11,13 +11,13 @@
  *   dQ += dS K    dS goes through LDS by floats; K^T lies in registers, keys 16 p + 4 g + e of the wave's columns.
  *
  * The matrix unit sums 16 k at a time (mma_gfx9.h); ordinary additions do the rest. A product of so many k is a chain
- * of four instructions, several chains side by side. Their sums are added behind the instructions of the chains that
+ * of four instructions, several chains side by side. Their sums are added after the instructions of the chains that
  * follow, also of the next product, so that no addition waits for the matrix unit.
  *
  * Additions to dQ may take subnormal sums for zero, 2^-126 a term, which the accuracy rule grants f32; loops of
  * compare-and-swap had 400 to 980 bytes of scratch a lane.
  *
- * With features a step makes P behind all of S, and dS behind all of dP: beside products clang 19 would unroll both
+ * With features a step makes P after all of S, and dS after all of dP: beside products clang 19 would unroll both
  * with them. A bias is loaded for 16 queries, ahead of their products; what a step needs of features is made anew in
  * each, and some places in LDS where they are used, since K, V, K^T and sums leave few registers. The tanh of a softcap
  * is the shared kernels' (dev_tanh), whose error is one of f32.
@@ -233,7 +233,7 @@ template <int CHAINS> struct cdna_chains {
     }
 };
 
-/* What runs behind instruction m of INSTRUCTIONS of a product: first FIRST pieces, one each, then WORK pieces. */
+/* What runs after instruction m of INSTRUCTIONS of a product: first FIRST pieces, one each, then WORK pieces. */
 template <int FIRST, int WORK, int INSTRUCTIONS, class First, class Work>
 DEV_FN void cdna_behind(First &first, Work &work, int m) {
     if (m < FIRST) first(m);
@@ -244,7 +244,7 @@ DEV_FN void cdna_behind(First &first, Work &work, int m) {
     CDNA_FENCE();
 }
 
-/* One product of an instruction of a chain: k = 4 e .. of its four; behind the first, what the chain held before. */
+/* One product of an instruction of a chain: k = 4 e .. of its four; after the first, what the chain held before. */
 template <int CHAINS, class Add>
 DEV_FN void cdna_chain(cdna_chains<CHAINS> &of, int x, int e, bool holds, float a, float b, Add &&add) {
     if (e) {

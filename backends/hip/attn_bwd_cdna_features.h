@@ -47,11 +47,11 @@ DEV_FN constexpr bool cdna_slopes(int mode) { return mode == CDNA_ALIBI || mode 
 DEV_FN constexpr bool cdna_biased(int mode) { return cdna_knows_bias(mode) || mode == CDNA_BYTES; }
 /* ---- deterministic mode ---- */
 
-/* Key blocks add to a query block in descending order (STW_KEYS_DESCEND), so that under a causal mask nobody waits at
+/* Key blocks add to a query block in descending order (STW_KEYS_DESCEND), so that under a causal mask none waits at
  * the diagonal; a semaphore of the query block holds the one that added last. Additions are made where every XCD sees
  * them (device scope), and so are the accesses to semaphores: once all waves have their additions acknowledged, one
- * wave may pass the turn on, and no cache is written back. The acknowledgement is awaited in the next step behind most
- * of its products. Whom a key block awaits is the next one, or under masks in memory the next that they do not hide:
+ * wave may pass the turn on, and no cache is written back. The acknowledgement is awaited in the next step after most
+ * of its products. A key block awaits the next one, or under masks in memory the next that they do not hide:
  * a lane of `awaited` has it of one of 64 query blocks. No turns: nothing. */
 template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
     enum { ASKED = TURNS == CDNA_TURNS_ASKED, CHOOSES = cdna_may_hide(C::MODE), UNSEEN = sizeof(typename C::T) == 4 };
@@ -80,7 +80,7 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
         cdna_wait_memory();
         asm volatile("" ::: "memory");
     }
-    /* Behind a barrier behind that: all of the workgroup. */
+    /* After the barrier that follows acknowledge(): the whole workgroup's additions are made. */
     DEV_METHOD void pass_on() const {
         if constexpr (UNSEEN) cdna_store_unseen(at - 1, mine, due);
         else if (is_asked() && due) __hip_atomic_store(at - 1, mine, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -109,7 +109,7 @@ template <class C, int TURNS = (int)C::TURNS> struct attn_cdna_turn {
         due = keeps;
         ++at;
     }
-    /* Behind the last step of a head. */
+    /* After the last step of a head. */
     DEV_METHOD void leave_head() const {
         if (!is_asked()) return;
         acknowledge();
@@ -166,7 +166,7 @@ template <class C> struct attn_cdna_alibi {
     }
     DEV_METHOD void lift() {}
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int, int) {
-        slope = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] * DEV_LOG2E;
+        slope = dev_usual_nan(l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h]) * DEV_LOG2E;
     }
 };
 template <class C> struct attn_cdna_feature<C, CDNA_ALIBI> : attn_cdna_alibi<C> {
@@ -482,7 +482,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         to_log2 = biased ? DEV_LOG2E : 1.0f;
         slope = 0.0f;
         if (l->p.features & STW_FEAT_ALIBI)
-            slope = l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h] *
+            slope = dev_usual_nan(l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h]) *
                     ((columns ? 1.0f : -1.0f) * (biased ? 1.0f : DEV_LOG2E));
         slope = cdna_shared<C>(slope);
         more.set(u, l, high);
@@ -536,7 +536,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         if constexpr (sizeof(typename C::T) == 4) return x; /* there are none */
         else return __builtin_bit_cast(uint32_t, cdna_pair(typename C::T(), x).x);
     }
-    /* EVERY, behind prepare(). */
+    /* EVERY, after prepare(). */
     DEV_METHOD void enter_step(int block, int thread) {
         more.enter_step(block, thread);
         if (!hidden) return;
@@ -557,6 +557,8 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
                 bits |= x ? 0u : 1u << 16 * part << bit;
                 x = 0;
             });
+        else if constexpr (sizeof(typename C::T) == 2 && !dev_is_f16<typename C::T>::yes)
+            of_each([&](uint32_t &x, int) { x = dev_bits(dev_usual_nan(dev_of_bits(x))); });
     }
     /* Of query 4 g + r and tile i. */
     template <bool ANY> DEV_METHOD float added(int half, int i, int r) const {

@@ -63,7 +63,7 @@ template <class C> DEV_FN attn_cdna_feature<C, CDNA_HIDDEN> &cdna_masks_of(attn_
 }
 
 /* Of query block `block`, which may differ from lane to lane: all pairs with the work tile's keys are hidden; some may
- * be. The first is the rule of attn_hidden_jump. `behind`: of the key block so many behind the work tile's; then `some`
+ * be. The first is the rule of attn_hidden_jump. `behind`: of the key block so many after the work tile's; then `some`
  * means nothing. */
 struct attn_cdna_hidden {
     bool all, some;
@@ -89,7 +89,7 @@ DEV_FN attn_cdna_hidden attn_cdna_hidden_of(const attn_cdna_feature<C, CDNA_HIDD
     return is;
 }
 
-/* Deterministic mode: the key block that adds to query block `block` before this one, or the one behind the last of all
+/* Deterministic mode: the key block that adds to query block `block` before this one, or the one past the last of all
  * (attn_cdna_turn): the next that masks do not hide from all of its rows. */
 template <class C>
 DEV_FN uint32_t attn_cdna_awaited(const attn_cdna_feature<C, CDNA_HIDDEN> &feature, const attn_work_tile &u,

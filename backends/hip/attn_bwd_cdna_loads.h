@@ -183,7 +183,7 @@ template <class C> struct attn_cdna_lds {
 template <class C> struct attn_cdna_ahead {
     leaf_u2 rows[C::UNITS][4];
     float stat;
-    /* One wait for all: the last come last, and behind them statistics, if these come with the rows. */
+    /* One wait for all: the last come last, and after them statistics, if these come with the rows. */
     DEV_METHOD void arrived(bool with_stat) {
         if (with_stat) asm volatile("" : "+v"(stat));
         DEV_UNROLL_FOR (int s = C::UNITS - 1; s >= 0; --s)
@@ -203,7 +203,7 @@ template <class C> struct attn_cdna_queries {
         int t = TENSORS == 2 ? thread : thread & 127, four = t & (FOURS - 1), group = t / FOURS;
         int second = TENSORS == 2 ? 0 : wave >> 1;
         to_rows = lds + (second * (C::AT_DOUT - C::AT_Q) + 4 * group * C::ROW + four * 8);
-        /* The first two columns; the others lie a piece behind, or, of the last 32 columns, eight lanes. */
+        /* The first two columns; the others lie a piece further, or, of the last 32 columns, eight lanes. */
         bool last = C::HD % 64 && 4 * four >= C::HD / 64 * 64;
         int piece = last ? four >> 3 : 2 * (four >> 4), place = last ? four & 7 : four & 15;
         to_columns[0] = lds + (C::AT_QT + second * (C::AT_DOUTT - C::AT_QT) + (group >> 2) * C::TRANSPOSED +

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Last kernel of the backward pass where work tiles of CDNA's own main loop may be parts (stw_attn_split_of): dQ as in
- * attn_bwd_cdna_rows.h, or with dSink as in attn_bwd_postprocess.h, and behind their workgroups dK and dV. Sums of a
+ * attn_bwd_cdna_rows.h, or with dSink as in attn_bwd_postprocess.h, and past their workgroups dK and dV. Sums of a
  * part lie by rows (attn_cdna_part_output) and are added in a fixed order. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_PARTS_H
 #define STW_HIP_ATTN_BWD_CDNA_PARTS_H

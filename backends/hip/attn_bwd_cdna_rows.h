@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The kernels before and behind CDNA's own main loop, for the usual case. Preprocess (attn_cdna_preprocess) makes
+ * The kernels before and after CDNA's own main loop, for the usual case. Preprocess (attn_cdna_preprocess) makes
  * delta = rowsum(dO O) and -LSE log2(e) and clears the sums of dQ, as attn_bwd_preprocess does without its options.
  * Postprocess (attn_cdna_postprocess) writes dQ in its own type. backends/hip/attn_cdna.c chooses them
  * (cdna_preprocess, cdna_postprocess). A workgroup takes STW_CDNA_ROWS rows of one head, eight query blocks: to find
@@ -16,7 +16,7 @@ template <class T_, int HD_> struct attn_cdna_rows {
 };
 
 /* Which rows: (b, h), the first of them, the number of their first query block. False: none. */
-struct attn_cdna_part {
+struct attn_cdna_rows_tile {
     stw_attn_seq seq;
     int64_t b, h, row0, block;
     DEV_METHOD bool set(const stw_attn_launch &l, int64_t work_tile, char *smem) {
@@ -129,7 +129,7 @@ template <class C, bool ORDERED> DEV_FN void attn_cdna_preprocess(const stw_attn
         attn_list_key_blocks(l, smem);
         return;
     }
-    attn_cdna_part u;
+    attn_cdna_rows_tile u;
     const bool any_rows = u.set(l, dev_cta() - l.lists, smem);
     if (l.bias_direct && !(p.accumulate & STW_OUT_DBIAS)) /* every sequence has max_seq_q rows */
         DEV_ROLLED_FOR (int c = 0; c < C::BLOCKS; ++c) attn_zero_bias(l, u.seq, u.b, u.h, u.row0 / C::BM + c);
@@ -280,7 +280,7 @@ template <class C> DEV_FN void attn_cdna_postprocess(const stw_attn_launch &l, c
         WAVE = C::HD / WAVES
     };
     const stw_attn_params &p = l.p;
-    attn_cdna_part u;
+    attn_cdna_rows_tile u;
     if (!u.set(l, dev_cta(), smem)) return;
     int t = (int)dev_thread(), row = t / LANES, col = t % LANES * 8, cols = (int)p.head_dim_qk;
     int end = (int)stw_clamp_i64(u.seq.q.rows - u.row0, 0, STW_CDNA_ROWS),

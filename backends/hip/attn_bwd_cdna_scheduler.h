@@ -83,7 +83,8 @@ struct attn_cdna_run {
 DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
 DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
 
-/* Whom the work tile awaits in 64 query blocks from `block` on, before `end`. */
+/* Which key block adds before this one, for each of 64 query blocks from `block` on and before `end`: a lane of
+ * turn.awaited each. */
 template <class C>
 DEV_FN void attn_cdna_await(attn_cdna_loop<C> &w, const attn_work_tile &u, int h, int block, int end) {
     if constexpr (cdna_may_hide(C::MODE) && (int)C::TURNS != CDNA_NO_TURNS) {
@@ -334,7 +335,7 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
             }
         if constexpr (cdna_is_everything(C::MODE)) continue; /* all steps are of these kinds */
         for (; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
-        cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
+        cdna_wait_memory(); /* the compiler cannot count exact additions: steps after them would wait for all */
         if constexpr (C::MODE == CDNA_DROPOUT)
             if (block < run.inner && w.feature.map == STW_DROPOUT_PHILOX)
                 attn_cdna_drawing<STW_DROPOUT_PHILOX, C>::begin(w.calls, w.feature, w.lds, block);
@@ -350,7 +351,7 @@ DEV_FN void attn_cdna_stretch(attn_cdna_loop<C> &w, const attn_work_tile &u, int
     w.turn.leave_head();
 }
 
-/* Query blocks of head h, one behind another, that no mask hides: from `block` on, before `stop`. */
+/* Query blocks of head h, one after another, that no mask hides: from `block` on, before `stop`. */
 struct attn_cdna_span {
     int h, block, stop;
 };
@@ -377,7 +378,7 @@ DEV_FN bool attn_cdna_settle(attn_cdna_loop<C> &w, const attn_work_tile &u, attn
     return true;
 }
 
-/* To the blocks behind those of `at`. */
+/* To the blocks after those of `at`. */
 template <class C>
 DEV_FN bool attn_cdna_follow(attn_cdna_loop<C> &w, const attn_work_tile &u, attn_cdna_span &at, int first, int end,
                              int head_end) {
@@ -508,8 +509,8 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, f
     } while (attn_cdna_drains<C>() && more);
 }
 
-/* A work tile is left to the exact kernel: one thread lists it. In deterministic mode others wait for its turns, so
- * kernels that know it do it at once. */
+/* One thread lists a work tile for the exact kernel. A kernel with TURNS multiplies it exactly at once: other work
+ * tiles may wait for its additions. */
 template <class C>
 DEV_FN void attn_cdna_leave(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, char *smem, int wave,
                             int lane) {

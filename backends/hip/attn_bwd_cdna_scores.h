@@ -204,7 +204,7 @@ template <int KIND, class C> struct attn_cdna_scores {
         return x;
     }
     /* The same with a softcap: powers, u, the tangent and powers again, P and P times the derivative. What a power or a
-     * reciprocal is for comes a piece later: behind it nothing would be issued. */
+     * reciprocal is for comes a piece later: right after it nothing would be issued. */
     DEV_METHOD void softmax_capped(const attn_cdna_scoring &how, const attn_cdna_feature<C> &feature,
                                    const leaf_f4 &lse, int e, int stage) {
         if (stage == 0) {
@@ -232,7 +232,7 @@ template <int KIND, class C> struct attn_cdna_scores {
             else p[e] *= slopes[e];
         }
     }
-    /* x (dP - delta) of pair e, behind the first stage of its gradient. */
+    /* x (dP - delta) of pair e, after the first stage of its gradient. */
     DEV_METHOD leaf_f2 flow_into(leaf_f2 x, int e) const {
         const int k = e / TILES, i = e % TILES;
         const leaf_f2 flow = kept(k ? dp[i].zw : dp[i].xy, k ? start.zw : start.xy, i, k);

@@ -15,13 +15,13 @@
 enum { CDNA_SUM_ROWS = 2048 };
 enum { CDNA_WAVES = 4 }; /* of a workgroup */
 
-/* The rows are whole vectors of `vector` elements, and 32-bit offsets reach all of a head and the blocks past its end.
- * Where the tensor starts is not asked: a plan does not know it, and CDNA's kernels take any address. */
+/* The rows are whole vectors of `vector` elements. Where the tensor starts is not asked: a plan does not know it, and
+ * CDNA's kernels take any address. */
 static int is_whole(const stw_tensor_param *t, uint32_t cols, int64_t vector) {
     return ((t->batch | t->head | t->seq | (int64_t)cols) & (vector - 1)) == 0;
 }
 
-/* `element`: bytes. */
+/* 32-bit offsets reach all of a head and the blocks past its end. `element`: bytes. */
 static int is_near(const stw_tensor_param *t, int64_t rows, int64_t element) {
     return t->seq >= 0 && t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < (INT64_C(1) << 31) / element;
 }
@@ -93,7 +93,7 @@ static int64_t class_of_keys(const stw_attn_params *p) {
     return stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
 }
 
-/* Kernels of a mode, by head dim; NAME_exact stands behind those of two waves on some archs (attn_cdna_modes.h). */
+/* Kernels of a mode, by head dim; NAME_exact follows those of two waves on some archs (attn_cdna_modes.h). */
 enum { WAVES_none, WAVES_one, WAVES_two }; /* of a SIMD */
 #define NUMBER(name, ...) MODE_##name,
 #define WAVES(name, MODE, d32, d64, d96, d128, d192, d256, ...)                                                        \
@@ -174,7 +174,7 @@ static const cdna_mode *mode_of(const stw_variant *tile, const stw_attn_params *
     return NULL;
 }
 
-/* Of what is not refused, the problems for which CDNA has own kernels before and behind the main loop, too. */
+/* Of what is not refused, the problems for which CDNA has its own kernels before and after the main loop, too. */
 static int cdna_preprocess(const stw_attn_params *p) {
     const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
     int64_t rows = class_of_rows(p);
@@ -293,7 +293,7 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
 }
 
-/* A kernel behind the main loop takes the work tiles that the main loop has left alone. */
+/* A kernel after the main loop takes the work tiles that the main loop has left alone. */
 static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan(tile, p, wave, out);
     if (cdna_refusal(tile, p)) return;
@@ -315,8 +315,8 @@ static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_
     make_tall(tile, p, out);
 }
 
-/* f32: kernels of four waves, whatever the table says of the shared ones; no kernels before and behind them. `every`
- * and `every_ordered` know all features. */
+/* f32: kernels of four waves, whatever the table says of the shared ones. The shared preprocess and postprocess kernels
+ * stand around them. `every` and `every_ordered` know all features. */
 static void plan_f32(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     stw_attn_tiled_plan(tile, p, wave, 0, out);
     if (cdna_refusal(tile, p)) return;

@@ -5,8 +5,8 @@
  * have kernels `plain` and `ordered` (deterministic mode) besides, and `every`, of one wave: a softcap with anything,
  * and dBias that is added to what is there. gfx950 (loop `cdna_few`) has `plain`, `ordered`, `bias` and `every` alone.
  * A kernel of one wave also has registers for the turns of deterministic mode and takes them where a call asks for it,
- * but gfx90a's `every`, which has `every_ordered` beside it; `hidden_ordered` always. Where the matrix unit takes
- * subnormal operands for zero (gfx90a), a kernel that never takes turns has one behind it, NAME_exact, for the work
+ * except gfx90a's `every`, which has `every_ordered` beside it; `hidden_ordered` always. Where the matrix unit takes
+ * subnormal operands for zero (gfx90a), a kernel that never takes turns has one after it, NAME_exact, for the work
  * tiles that it leaves alone; not f16's `every`.
  *
  * attn_bwd_cdna.hip makes the kernels, attn_cdna.c looks here for the one of a problem. The second column is the

@@ -59,7 +59,7 @@ DEV_FN void cdna_settle() {
  * between them. */
 DEV_FN void cdna_settle_sums() { asm volatile("s_nop 7"); }
 #endif
-/* What the first reader of scores lacks of the wait states behind a product (leaf_mma_16_here). */
+/* What the first reader of scores lacks of the wait states after a product (leaf_mma_16_here). */
 template <bool HERE> DEV_FN void cdna_settle_scores() {
     if constexpr (HERE) asm volatile("s_nop %0" ::"n"(LEAF_FLUSHES ? 5 : 1));
 }
@@ -83,7 +83,8 @@ DEV_FN cdna_launch cdna_launch_again() {
 #endif
 /* *to = x, if `stores`. */
 DEV_FN void cdna_store_unseen(DEV_GLOBAL uint32_t *to, uint32_t x, bool stores) {
-    asm volatile("s_cmp_eq_u32 %0, 0\n\t"
+    asm volatile("s_nop 2\n\t"
+                 "s_cmp_eq_u32 %0, 0\n\t"
                  "s_cbranch_scc1 .Lstored%=\n\t"
                  "global_store_dword %1, %2, %3" CDNA_STORE_DEVICE "\n"
                  ".Lstored%=:" ::"s"(dev_uniform((int)stores)),
@@ -94,7 +95,8 @@ DEV_FN void cdna_store_unseen(DEV_GLOBAL uint32_t *to, uint32_t x, bool stores) 
 DEV_FN void cdna_wait_unseen(DEV_GLOBAL uint32_t *from, uint32_t seen, uint32_t x) {
     uint64_t flag;
     uint32_t now;
-    asm volatile("s_cmp_eq_u32 %[seen], %[x]\n\t"
+    asm volatile("s_nop 1\n\t"
+                 "s_cmp_eq_u32 %[seen], %[x]\n\t"
                  "s_cbranch_scc1 .Lturn%=\n"
                  ".Lwait%=:\n\t"
                  "s_load_dwordx2 %[flag], %[launch], %[unordered]\n\t"
@@ -180,7 +182,7 @@ DEV_FN leaf_u2 cdna_lift(leaf_u2 x) {
 }
 
 /* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one
- * instruction (the largest NaN would overflow: none is made, see attn_preprocess_row). */
+ * instruction (NaNs with low bits would overflow: none come, see dev_usual_nan). */
 #define CDNA_HALVES UINT64_C(0x0000800000008000)
 #if LEAF_K32 /* gfx950: to nearest even, where two numbers are joined */
 DEV_FN leaf_f2 cdna_rounded(dev_bf16, leaf_f2 x, uint64_t = 0) { return x; }
@@ -234,10 +236,10 @@ template <bool EXACT, class T> DEV_FN leaf_f4 cdna_mma(T, leaf_u2 a, leaf_u2 b, 
 DEV_FN leaf_u4 cdna_whole(leaf_u2 low, leaf_u2 high) { return leaf_u4{low.x, low.y, high.x, high.y}; }
 #endif
 
-/* What runs beside products: nothing; a piece of work behind each of them, in this order and no other; a piece behind
- * those of each fragment, among which the compiler may mix it. LATE: work behind the first product of a row of them
- * comes behind the second. HELD: else clang 19 might make the products behind all of the work (sums but of scores are
- * in the AGPRs). */
+/* What runs beside products: nothing; a piece of work after each of them, in this order and no other; a piece after
+ * those of each fragment, among which the compiler may mix it. LATE: work after the first product of a row of them
+ * comes after the second. HELD: else clang 19 might make the products after all of the work (all sums but those of
+ * scores are in the AGPRs). */
 struct cdna_nothing {
     enum { ORDERED = 0, LATE = 0, HELD = 0 };
     DEV_METHOD void step(int) {}
@@ -254,7 +256,7 @@ DEV_FN cdna_overlap<true, LATE, HELD, Work> cdna_behind_product(Work work) {
 template <class Work> DEV_FN cdna_overlap<false, false, false, Work> cdna_behind_fragment(Work work) { return {work}; }
 
 /* Fragments of 16 bytes a lane on their way from LDS to products: AHEAD are multiplied while the next so many are read.
- * Source: read(lds, k) of COUNT fragments, and of LATE more that are read at once behind the last, for later. */
+ * Source: read(lds, k) of COUNT fragments, and of LATE more that are read at once after the last, for later. */
 template <class Source> struct cdna_stream {
     enum { COUNT = Source::COUNT, LATE = Source::LATE, AHEAD = Source::AHEAD, RING = 2 * AHEAD };
     leaf_u4 ring[RING], late[LATE ? (int)LATE : 1];
@@ -312,7 +314,7 @@ struct cdna_arrived_operand {
     DEV_METHOD cdna_arrived_fragment at(int j) const { return {fragments[j]}; }
 };
 
-/* Of so many pieces of work, those behind product i of PRODUCTS. */
+/* Of so many pieces of work, those after product i of PRODUCTS. */
 template <int WORK, int PRODUCTS, bool LATE = false, class Overlap> DEV_FN void cdna_share(Overlap &overlap, int i) {
     const int first = LATE && i == 1 ? 0 : (WORK * i + PRODUCTS - 1) / PRODUCTS;
     const int end = LATE && i == 0 ? 0 : (WORK * (i + 1) + PRODUCTS - 1) / PRODUCTS;
@@ -407,7 +409,7 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][COLUMNS], const leaf_u2 (&a)[C::TIL
 }
 
 /* acc[half][c] = A[half] B[c], c: the wave's 16-column tiles. A: HALVES times 16 queries, all keys; B: registers.
- * `more` runs behind each product, too. */
+ * `more` runs after each product, too. */
 template <bool EXACT, class C, int HALVES, int FRAGMENTS, class Operand, class Overlap, class More>
 DEV_FN void mma_AB(leaf_f4 (&acc)[HALVES][C::COLUMNS], const Operand &a, const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS],
                    Overlap overlap, More more) {

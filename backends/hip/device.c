@@ -53,7 +53,7 @@ static void free_image(stw_hip_image_copy *copy) {
 }
 
 /* Images are embedded packed. Asked to load from an address inside a mapped file, the runtime would open that file
- * again, by its name up to the first blank: another file after an update, none behind a chroot. Anonymous memory has no
+ * again, by its name up to the first blank: another file after an update, none after a chroot. Anonymous memory has no
  * file. The runtime reads the image until the module is unloaded. */
 static stw_status copy_image(const stw_image *image, stw_hip_image_copy *copy) {
     copy->bytes = stw_image_size(image);

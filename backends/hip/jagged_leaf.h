@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * AMD's leaf for the jagged kernels alone: what backends/hip/leaf.h does not have. Included by jagged_cdna.hip, behind
+ * AMD's leaf for the jagged kernels alone: what backends/hip/leaf.h does not have. Included by jagged_cdna.hip, after
  * the device vocabulary. */
 #ifndef STW_HIP_JAGGED_LEAF_H
 #define STW_HIP_JAGGED_LEAF_H

@@ -166,11 +166,17 @@ DEV_FN void dev_fence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
 DEV_FN uint32_t dev_load_acquire(const uint32_t *from) {
     return __hip_atomic_load((const DEV_GLOBAL uint32_t *)from, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);
 }
+/* clang 19 and 22 write no wait after the write-back of a releasing store. */
 DEV_FN void dev_store_release(uint32_t *to, uint32_t x) {
-    __hip_atomic_store((DEV_GLOBAL uint32_t *)to, x, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
+    __builtin_amdgcn_s_waitcnt(0x0f70); /* vmcnt(0) */
+    __hip_atomic_store((DEV_GLOBAL uint32_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 
 #include "math_gfx9.h"
+
+/* x, a NaN as the one whose low bits are 0: those of others overflow where CDNA's loop rounds to bf16 by adding. */
+DEV_FN float dev_usual_nan(float x) { return x != x ? __builtin_nanf("") : x; }
 
 DEV_FN float dev_from_bf16(uint16_t bits) { return __builtin_bit_cast(float, (uint32_t)bits << 16); }
 DEV_FN float dev_from_f16(uint16_t bits) { return (float)__builtin_bit_cast(_Float16, bits); }

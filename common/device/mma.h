@@ -7,7 +7,7 @@
  *     mma_AB (acc, a, b)   acc[M, N] += A[M, K] B[K, N]       dQ = dS K
  *     mma_AtB(acc, a, b)   acc[M, N] += A[K, M]^T B[K, N]     dV = P^T dO, dK = dS^T Q
  *
- * The caller may give work to overlap with a product: `overlap.step(k, steps)` runs behind the matrix instructions of
+ * The caller may give work to overlap with a product: `overlap.step(k, steps)` runs after the matrix instructions of
  * each step of K, since memory operations and exponentials are slow in one burst. Types of such work are named *_side.
  * The type also says how sums are made: ROUNDED 0, as the matrix unit adds; 1, each step's sum rounded to nearest; 2,
  * subnormal operands count. */

@@ -9,20 +9,22 @@
 #include "common/kernels/attn_bwd_scheduler.h"
 #include "common/kernels/attn_scores.h"
 
-/* The next step's tile of the bias and this step's of dBias, in registers that a wave shares, as attn_scheduler. */
-template <class C> struct attn_bias_scheduler {
+/* The next step's tile of the bias and this step's of dBias, in registers that a wave shares, as
+ * attn_block_iterator. */
+template <class C> struct attn_bias_block_iterator {
     typedef typename C::T T;
     const T *bias;
     T *dbias;
     bool vectors, whole; /* rows of the bias are whole vectors, near each other; all keys are in use */
-    DEV_METHOD void enter_head(const attn_scheduler<C> &at, const attn_work_tile &u, const stw_attn_launch &l) {
+    DEV_METHOD void enter_head(const attn_block_iterator<C> &at, const attn_work_tile &u, const stw_attn_launch &l) {
         const stw_bias_param &t = l.p.bias, &d = l.p.dbias;
         int64_t b = dev_uniform(u.b), i0 = (int64_t)at.block * C::BM, j0 = dev_uniform(u.j0);
         bias = (const T *)t.data + b * t.batch + at.h * t.head + i0 * t.query + j0;
         dbias = (T *)d.data + b * d.batch + at.h * d.head + i0 * d.query + j0;
     }
-    DEV_FN attn_bias_scheduler begin(const attn_scheduler<C> &at, const attn_work_tile &u, const stw_attn_launch &l) {
-        attn_bias_scheduler w;
+    DEV_FN attn_bias_block_iterator begin(const attn_block_iterator<C> &at, const attn_work_tile &u,
+                                          const stw_attn_launch &l) {
+        attn_bias_block_iterator w;
         const stw_bias_param &t = l.p.bias;
         const int64_t near = (INT64_C(1) << 31) / (C::BM * (int)sizeof(T));
         w.enter_head(at, u, l);
@@ -33,7 +35,7 @@ template <class C> struct attn_bias_scheduler {
         return w;
     }
     /* `at` has moved on. */
-    DEV_METHOD void next(const attn_scheduler<C> &at, const attn_work_tile &u, const stw_attn_launch &l) {
+    DEV_METHOD void next(const attn_block_iterator<C> &at, const attn_work_tile &u, const stw_attn_launch &l) {
         bias += C::BM * l.p.bias.query;
         dbias += C::BM * l.p.dbias.query;
         if (at.block == at.first) enter_head(at, u, l);
@@ -67,7 +69,7 @@ template <class C> struct attn_bias_part {
         }
     }
     /* For the main loop, whose place is `at`. */
-    DEV_FN void fetch(const attn_bias_scheduler<C> &w, const attn_scheduler<C> &at, const attn_work_tile &u,
+    DEV_FN void fetch(const attn_bias_block_iterator<C> &w, const attn_block_iterator<C> &at, const attn_work_tile &u,
                       const stw_attn_launch &l, char *smem, int wave, int lane) {
         T *to = (T *)(smem + C::AT_P);
         int rows = (int)stw_smaller(dev_uniform(u.seq.q.used) - (int64_t)at.block * C::BM, C::BM),

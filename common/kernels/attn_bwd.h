@@ -141,10 +141,10 @@ DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_
     if (dev_thread() == 0) dev_store_release(l.dq_semaphore + at, then);
 }
 
-/* ATTN_ORDERED: key blocks add in descending order (STW_KEYS_DESCEND), and a semaphore holds the one that added last.
- * One thread has the semaphores. Behind the first product of a step all have ended the step before: there it lets the
- * next key block add to that step's query block, and looks whether it is this one's turn at its own; one fence serves
- * both. Where it is not, it waits before the barrier behind which additions begin. */
+/* ATTN_ORDERED: key blocks add in descending order (STW_KEYS_DESCEND); a semaphore holds the last that has. One thread
+ * keeps the semaphores. After a step's first product all have ended the step before: it releases that step's query
+ * block and reads this one's, with one fence. If another's turn is due, it waits before the barrier after which
+ * additions begin. */
 struct attn_dq_turn {
     enum : uint32_t { NOTHING = ~0u };
     uint32_t due, seen; /* the query block that the step before added to; who added last to this step's */
@@ -195,7 +195,8 @@ template <class C, int MODE, class Bias>
 DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv,
                                const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage, uint32_t at,
                                int h, int block, attn_dropout_next<typename C::score_split> &next,
-                               const attn_scheduler<C> &scheduler, bool more, const Bias &dbias, int wave, int lane) {
+                               const attn_block_iterator<C> &scheduler, bool more, const Bias &dbias, int wave,
+                               int lane) {
     typedef typename C::T T;
     const stw_attn_params &p = l.p;
     const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
@@ -282,10 +283,10 @@ DEV_FN void attn_bwd_store(const attn_work_tile &u, const stw_attn_launch &l, de
 
 /* A work tile's first loads: its keys and values, its first query block, and the bias of both. */
 template <class C, int MODE>
-DEV_FN void attn_bwd_begin(attn_scheduler<C> &scheduler, attn_bias_scheduler<C> &bias, attn_values<C> &values,
+DEV_FN void attn_bwd_begin(attn_block_iterator<C> &scheduler, attn_bias_block_iterator<C> &bias, attn_values<C> &values,
                            attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage, int wave, int lane) {
     if (u.first >= u.end) return;
-    scheduler = attn_scheduler<C>::begin(u, l);
+    scheduler = attn_block_iterator<C>::begin(u, l);
     if constexpr (attn_hides<MODE>::yes) {
         if (attn_has_masks(l) && !scheduler.settle(u, l, scheduler.first)) {
             dev_barrier(); /* all have read u.end */
@@ -305,7 +306,7 @@ DEV_FN void attn_bwd_begin(attn_scheduler<C> &scheduler, attn_bias_scheduler<C> 
     }
     scheduler.load(u, l, smem, stage);
     if constexpr (MODE == ATTN_BIASED) {
-        bias = attn_bias_scheduler<C>::begin(scheduler, u, l);
+        bias = attn_bias_block_iterator<C>::begin(scheduler, u, l);
         attn_bias_part<C>::fetch(bias, scheduler, u, l, smem, wave, lane);
     }
     dev_copy_commit();
@@ -332,8 +333,8 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
     dk.clear();
     dv.clear();
     attn_values<C> values;
-    attn_scheduler<C> scheduler;
-    attn_bias_scheduler<C> tile;                        /* ATTN_BIASED */
+    attn_block_iterator<C> scheduler;
+    attn_bias_block_iterator<C> tile;                   /* ATTN_BIASED */
     attn_dropout_next<typename C::score_split> dropped; /* ATTN_DROPS */
     dropped.made = 0;
     attn_dq_turn turn = {attn_dq_turn::NOTHING, 0}; /* ATTN_ORDERED */
@@ -386,7 +387,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
                                  if (MODE == ATTN_BIASED) to.to = (char *)tile.dbias;
                                  return to;
             };
-            /* S = Q K^T, P = exp(S - LSE), dP = dO V^T, dS = P (dP - D); the loads of the next step behind Q K^T */
+            /* S = Q K^T, P = exp(S - LSE), dP = dO V^T, dS = P (dP - D); the loads of the next step after Q K^T */
             attn_bwd_scores<C, MODE, bias_store>(
                 u, l, smem, values, stage, h, block, inner, dropped, dbias,
                 [&]() {

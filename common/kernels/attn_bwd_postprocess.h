@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Last kernel of the backward pass: dQ sums, in the order of the main loop's registers, times scale into the output's
- * rows; rows of a sequence past its used length become zeros. Behind the query blocks, one CTA a head sums the parts of
+ * rows; rows of a sequence past its used length become zeros. Past the query blocks, one CTA a head sums the parts of
  * dSink in a fixed order. Any shape; one instance. */
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_POSTPROCESS_H
 #define STW_COMMON_KERNELS_ATTN_BWD_POSTPROCESS_H
@@ -41,7 +41,7 @@ DEV_FN void attn_postprocess_gathered(const stw_attn_launch &l, const float x[][
     }
 }
 
-/* The kernel. A CTA converts bm query rows of one head, or, behind these CTAs, sums dSink of one head. */
+/* The kernel. A CTA converts bm query rows of one head, or, past these CTAs, sums dSink of one head. */
 DEV_FN void attn_bwd_postprocess(const stw_attn_launch &l, char *smem) {
     enum { AHEAD = 4 };
     const stw_attn_params &p = l.p;

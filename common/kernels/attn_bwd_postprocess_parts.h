@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Last kernel of the backward pass where work tiles are parts with places of their own (stw_attn_split_of): dQ and
- * dSink as in attn_bwd_postprocess.h, and behind their CTAs dK and dV, whose parts are added in a fixed order. */
+ * dSink as in attn_bwd_postprocess.h, and past their CTAs dK and dV, whose parts are added in a fixed order. */
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_POSTPROCESS_PARTS_H
 #define STW_COMMON_KERNELS_ATTN_BWD_POSTPROCESS_PARTS_H
 

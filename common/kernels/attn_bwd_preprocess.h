@@ -244,7 +244,8 @@ DEV_FN double attn_preprocess_row(const stw_attn_launch &l, attn_preprocess_tile
         stats[r] = !sees || dev_is_infinite(lse) ? -dev_infinity()
                    : lse != lse                  ? __builtin_nanf("")
                                                  : lse * -LEAF_STATS_LOG2E(p);
-        stats[l.bm + r] = sees && !dev_is_infinite(lse) ? -delta : 0.0f; /* P is 0 there, and 0 times D must be 0 */
+        /* else P is 0, and 0 times D must be 0 */
+        stats[l.bm + r] = sees && !dev_is_infinite(lse) ? -dev_usual_nan(delta) : 0.0f;
     } else {
         stats[r] = lse;
         stats[l.bm + r] = delta;

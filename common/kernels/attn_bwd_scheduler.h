@@ -16,7 +16,7 @@ struct attn_work_tile : attn_key_block {
     int k_counts, v_counts; /* 1: not all elements are subnormal; see attn_bwd_subnormal.h */
 };
 static_assert(2 * sizeof(attn_work_tile) + 2 * sizeof(dev_two_halves) <= STW_WORK_TILE_BYTES,
-              "room for this unit, the next, and the barriers behind them");
+              "room for this work tile, the next, and the barriers after them");
 
 /* The first wave: from the place that its first lane has taken to the work tile, asynchronously. */
 DEV_FN void attn_work_tile_fetch(attn_work_tile &u, const stw_attn_launch &l, const attn_place &at, int lane) {
@@ -46,7 +46,7 @@ DEV_FN void attn_work_tile_take_now(attn_work_tile &u, const stw_attn_launch &l,
 
 /* The query block that is loaded next: `block` of head h. All but `thread` is the same for the whole CTA, and in
  * registers that a wave shares. */
-template <class C> struct attn_scheduler {
+template <class C> struct attn_block_iterator {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::rows, C::THREADS> copy;
     const T *q, *dout; /* row 0 of the block                                                   */
@@ -63,8 +63,8 @@ template <class C> struct attn_scheduler {
         dout = (const T *)p.dout.data + dev_row(p.dout, b, h, row);
         at = (uint32_t)(h * l.q_blocks + dev_uniform(u.seq.q_block) + block);
     }
-    DEV_FN attn_scheduler begin(const attn_work_tile &u, const stw_attn_launch &l) {
-        attn_scheduler w;
+    DEV_FN attn_block_iterator begin(const attn_work_tile &u, const stw_attn_launch &l) {
+        attn_block_iterator w;
         const stw_attn_params &p = l.p;
         w.first = w.block = dev_uniform(u.first);
         w.end = dev_uniform(u.end);
@@ -93,8 +93,7 @@ template <class C> struct attn_scheduler {
         enter_head(u, l);
         return true;
     }
-    /* To query block `to` or the first one behind it that masks leave, of this head or the next; false: there is none.
-     */
+    /* To query block `to` or the first after it that masks leave, of this head or the next; false: there is none. */
     DEV_METHOD bool settle(const attn_work_tile &u, const stw_attn_launch &l, int to) {
         const int was = h;
         DEV_ROLLED for (;;) {
@@ -143,26 +142,26 @@ template <class C> struct attn_scheduler {
 };
 
 /* The next query block on its way. Asynchronous copies go at once to where they belong. */
-template <class C, bool ASYNC = attn_scheduler<C>::copy::ASYNC> struct attn_ahead {
-    DEV_METHOD void fetch(const attn_scheduler<C> &, const stw_attn_launch &) {}
-    DEV_METHOD void place(const attn_scheduler<C> &w, const attn_work_tile &u, const stw_attn_launch &l, char *smem,
-                          int stage) const {
+template <class C, bool ASYNC = attn_block_iterator<C>::copy::ASYNC> struct attn_ahead {
+    DEV_METHOD void fetch(const attn_block_iterator<C> &, const stw_attn_launch &) {}
+    DEV_METHOD void place(const attn_block_iterator<C> &w, const attn_work_tile &u, const stw_attn_launch &l,
+                          char *smem, int stage) const {
         w.load(u, l, smem, stage);
     }
 };
 /* f32 as three bf16: by way of registers, with products between. */
 template <class C> struct attn_ahead<C, false> {
-    typedef attn_scheduler<C> scheduler;
+    typedef attn_block_iterator<C> iterator;
     typedef typename C::T T;
-    typedef typename scheduler::copy copy;
+    typedef typename iterator::copy copy;
     enum { KEPT = copy::COUNT <= 4 }; /* there are registers for it */
     dev_vector q[copy::COUNT], dout[copy::COUNT];
-    DEV_METHOD void fetch(const scheduler &w, const stw_attn_launch &l) {
+    DEV_METHOD void fetch(const iterator &w, const stw_attn_launch &l) {
         if (!KEPT || !w.is_whole()) return;
         copy::fetch(q, w.q, l.p.q.seq, (int)l.p.head_dim_qk, w.thread);
         copy::fetch(dout, w.dout, l.p.dout.seq, (int)l.p.head_dim_v, w.thread);
     }
-    DEV_METHOD void place(const scheduler &w, const attn_work_tile &u, const stw_attn_launch &l, char *smem,
+    DEV_METHOD void place(const iterator &w, const attn_work_tile &u, const stw_attn_launch &l, char *smem,
                           int stage) const {
         T *to_q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES),
           *to_dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);

@@ -46,7 +46,7 @@ DEV_FN void attn_store_scores(dev_smem_tile<typename C::scores> tile, const dev_
 }
 
 /* P and dS of query block `block` of head h with the keys of u. `inner`: every query sees every key. `load_next` runs
- * behind S = Q K^T: it starts the loads of the next step. `dbias` gives the taker of dS element by element. P and dS go
+ * after S = Q K^T: it starts the loads of the next step. `dbias` gives the taker of dS element by element. P and dS go
  * to shared memory unless the taker is all that wants them.
  *
  * One function, not one a product: cut into methods of a structure, ptxas makes other code of most kernels. */

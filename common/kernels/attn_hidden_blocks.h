@@ -3,8 +3,8 @@
  * What interval and block masks hide, found once a call: a wave for a tile of l.bn keys of one head of the mask. Of
  * intervals it writes which rows each key is hidden from, clamped, and what that says of the tile as a whole; of a
  * block mask the bytes over the tile as bits. Memory and time are O(Sk) for intervals. The shared main loop and CDNA's
- * skip and test by it; Hopper's own makes lists of its own. Runs behind the first kernel, which has written status_out;
- * behind the forward, which needs no lists, it checks alone. */
+ * skip and test by it; Hopper's own makes lists of its own. Runs after the first kernel, which has written status_out;
+ * after the forward, which needs no lists, it only checks. */
 #ifndef STW_COMMON_KERNELS_ATTN_HIDDEN_BLOCKS_H
 #define STW_COMMON_KERNELS_ATTN_HIDDEN_BLOCKS_H
 

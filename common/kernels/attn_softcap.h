@@ -2,7 +2,7 @@
  *
  * A softcap in the kernels that know no other feature (ATTN_CAPPED): P = exp(cap tanh(x) - LSE) with x = scale S / cap,
  * and dS' = P (dP - D) (1 - tanh(x)^2). There are no registers for the derivatives, so the tangents, not P, are made
- * under the product dO V^T, and P and the derivative behind it.
+ * under the product dO V^T, and P and the derivative after it.
  *
  * Where every |x| of a wave's part is below SMALL the tangent is a polynomial. Elsewhere x itself waits for the end of
  * the product: the tangent and the derivative, which has lost its digits in 1 - tanh^2 there, come from e^-2|x|. */

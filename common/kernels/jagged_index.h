@@ -86,7 +86,7 @@ struct jag_bracket {
     int64_t low, high;
 };
 
-/* Of component starts times `times`: the last one of low..high that is not behind `row`. */
+/* Of component starts times `times`: the last one of low..high that is not after `row`. */
 DEV_FN int64_t jag_find(const int64_t *starts, int64_t low, int64_t high, int64_t times, int64_t row) {
     while (low < high) {
         int64_t middle = low + (high - low + 1) / 2;

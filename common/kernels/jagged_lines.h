@@ -203,7 +203,7 @@ DEV_FN void jag_norm_whole(const stw_jagged_launch &l, const jag_lines &all, cha
         jag_vector<T>::unpack(vg[v], u);
         jag_vector<T>::unpack(vx[v], h);
         DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
-            u[i] *= w[i]; /* behind the line u is 0 */
+            u[i] *= w[i]; /* past the line u is 0 */
             if (MEAN) plain += u[i];
             dot = fmaf(u[i], h[i] - mean, dot);
         }
@@ -259,7 +259,7 @@ template <class T, bool MEAN, int LANES, int VECTORS> DEV_FN void jag_norm(const
             jag_vector<T>::unpack(vx[v], x);
             DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
                 g[i] *= gamma[i];
-                if (MEAN) plain += g[i]; /* behind the line g is 0 */
+                if (MEAN) plain += g[i]; /* past the line g is 0 */
                 dot = fmaf(g[i], (x[i] - mean) * rstd, dot);
             }
         }

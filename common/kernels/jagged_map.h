@@ -20,7 +20,7 @@ struct jag_target {
     int64_t b, o, r, length, used;
 };
 
-/* Element k as an index before, at and behind a dimension of `size`, which `after` elements follow. */
+/* Element k as an index before, at and after a dimension of `size`, which `after` elements follow. */
 struct jag_split_index {
     int64_t before, at, after;
     DEV_FN jag_split_index of(int64_t k, int64_t size, int64_t after) {

@@ -356,7 +356,7 @@ DEV_FN void jag_accumulate(const stw_jagged_launch &l, const jag_work_tile *u, b
             dev_barrier();
             multiply(0);
         }
-    } else { /* STAGES - 1 steps are under way; a group of copies a step, empty ones behind the last */
+    } else { /* STAGES - 1 steps are under way; a group of copies a step, empty ones after the last */
         int ahead = 0, stage = 0, free = C::STAGES - 1;
         auto ask = [&](int at) {
             if (more) {

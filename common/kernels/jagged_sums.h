@@ -256,7 +256,7 @@ template <class T> DEV_FN void jag_norm_ragged_part(const stw_jagged_launch &l, 
             jag_vector<T>::unpack(vg[v], g);
             jag_vector<T>::unpack(vx[v], x);
             DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
-                plain += g[i]; /* behind the part g is 0 */
+                plain += g[i]; /* past the part g is 0 */
                 dot = fmaf(g[i], (x[i] - mean) * rstd, dot);
             }
         }

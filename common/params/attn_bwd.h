@@ -45,10 +45,10 @@
 /* Also of attention over ranks, on GPUs: a call adds to sums of dQ that other calls add to as well, and neither zeroes
  * nor converts them. dq is where its first row lies among them, dq.head how many numbers a head takes. */
 #define STW_FEAT_KEPT_DQ 0x20000000u
-/* The call behind these: its last kernel alone, which makes dQ of the sums. They are its workspace. */
+/* The call after these: its last kernel alone, which makes dQ of the sums. They are its workspace. */
 #define STW_FEAT_FINISHED_DQ 0x40000000u
-/* The call ahead of these: its first kernel alone, which makes the statistics of all rows and zeroes the sums, in its
- * workspace. With KEPT_STATS the calls behind it read these statistics: delta is where those of their first row lie. */
+/* The call before these: its first kernel alone, which makes the statistics of all rows and zeroes the sums, in its
+ * workspace. With KEPT_STATS the calls after it read these statistics: delta is where those of their first row lie. */
 #define STW_FEAT_STARTED_DQ 0x80000000u
 #define STW_FEAT_KEPT_STATS 0x800000u
 

@@ -88,7 +88,7 @@ STW_SHARED_FN int stw_hidden_block_hides_none(const stw_hidden_block *k, int64_t
     return (k->any_first[0] >= i1 || k->any_end[0] <= i0) && (k->any_first[1] >= i1 || k->any_end[1] <= i0);
 }
 
-/* A bound that stw_bound_of_row had to clamp, which a q offset alone does not explain. */
+/* STW_DATA_INTERVALS: a bound is below 0 or, without a q offset, above the rows of the sequence. */
 STW_SHARED_FN int stw_bounds_are_wrong(const stw_attn_params *p, const stw_seq_span *q, const int32_t *bounds) {
     int wrong = 0;
     for (int x = 0; x < stw_interval_bounds(p->interval_form); ++x) {

@@ -32,6 +32,8 @@
 
 /* CTAs a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
 #define STW_GRID_X_HIP (INT64_C(1) << 22)
+/* CTAs a row of the grid on CUDA, at most 2^31 - 1. */
+#define STW_GRID_X_CUDA (INT64_C(1) << 30)
 
 /* Bytes of one of stw_attn_launch.key_blocks. */
 #define STW_KEY_BLOCK_BYTES 160u
@@ -50,12 +52,13 @@ typedef struct stw_attn_launch {
     float *stats;           /* a (head, query block): LSE of bm rows, D of bm rows, STW_STATS_PAD              */
     float *dq;              /* a (head, query block): bm x width sums, in the order of the kernel's registers  */
     double *sink;           /* a (head, query block): its part of dSink                                        */
-    uint32_t *dq_semaphore; /* deterministic: a (head, query block): how many key blocks have added, with
-                               STW_KEYS_DESCEND the last one that has                                          */
+    uint32_t *dq_semaphore; /* deterministic: a (head, query block): how many key blocks have added; with
+                               STW_KEYS_DESCEND the last that has; under masks in memory, in the shared loop the last
+                               counted from 1, in sm90's own the next to add                                   */
     void *key_blocks;       /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_list.h)      */
     uint64_t *listed;       /* packed keys: how many work tiles there are, then each: key block << 32 | kv head */
-    uint64_t *tile_counter; /* work tiles of the main loop handed out so far; CDNA's bf16 where matrix products take
-                               subnormal numbers for zero: [1] work tiles left to the exact kernel, [2..] which */
+    uint64_t *tile_counter; /* work tiles of the main loop handed out so far; gfx90a's CDNA loop of 16 bits:
+                               [1] work tiles left to the exact kernel, [2..] which                            */
     uint32_t *unordered;    /* deterministic: 1 where wrong lengths leave no order                             */
     int64_t q_blocks;       /* query blocks of a head, all sequences                                           */
     int64_t k_blocks;       /* dense keys: key blocks of a sequence                                            */
@@ -68,7 +71,7 @@ typedef struct stw_attn_launch {
     int64_t bias_batch, bias_heads, bias_rows, bias_keys; /* tasks of a summed dBias, a dimension              */
     uint32_t bm, bn, width, warps;
     uint32_t dq_rows;     /* waves over the rows of a query block in the dQ product                            */
-    uint32_t vectors;     /* STW_VECTOR_*, STW_STATS_NEGATED, STW_KEYS_DESCEND                                 */
+    uint32_t vectors;     /* STW_VECTOR_* and the bits behind them, above; from STW_XCDS_SHIFT on the XCDs      */
     uint32_t never;       /* 0, which the compiler does not know (dev_part)                                    */
     uint32_t bias_direct; /* dBias is not broadcast: the main loop writes it                                   */
     /* A work tile in parts (stw_attn_split_of). p.heads_kv, p.group: of parts by query heads, which are like kv heads

@@ -15,7 +15,7 @@
 typedef struct stw_attn_stage {
     const void *from;
     void *to;
-    const int32_t *cu_seqlens;        /* packed: rows behind the last sequence are not there; else null  */
+    const int32_t *cu_seqlens;        /* packed: rows past the last sequence are not there; else null    */
     int64_t sequences;                /* entries of cu_seqlens, less 1                                   */
     int64_t batch, heads, rows, cols; /* of the copy: 1 where the tensor is broadcast             */
     stw_tensor_param from_strides;    /* data: null                                               */

@@ -54,7 +54,7 @@ typedef struct stw_jagged_params {
      * rows of x elements; slabs = outer under STORAGE_JAGGED, rows_outer = outer otherwise, the other is 1. */
     int64_t outer, inner, slabs, rows_outer;
     int64_t grad_outer, grad_inner, grad_slabs, grad_rows_outer; /* reshape: of grad; else as above */
-    /* The dimension worked along: its extent, what is before and behind it within inner (dim INNER) or outer
+    /* The dimension worked along: its extent, what is before and after it within inner (dim INNER) or outer
      * (dim OUTER). dim RAGGED: size 0, before = after = 1. */
     int64_t dim_before, dim_size, dim_after;
     int64_t index;        /* select */
@@ -97,7 +97,7 @@ STW_SHARED_FN stw_jagged_span stw_jagged_span_of(const stw_jagged_axis_param *a,
     return span;
 }
 
-/* The component that holds a position, or -1: before the first or behind the last. O(log components). */
+/* The component that holds a position, or -1: before the first or past the last. O(log components). */
 STW_SHARED_FN int64_t stw_jagged_find(const int64_t *starts, int64_t components, int64_t position) {
     if (components <= 0 || position < starts[0] || position >= starts[components]) return -1;
     int64_t low = 0, high = components; /* starts[low] <= position < starts[high] */

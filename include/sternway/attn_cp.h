@@ -69,7 +69,7 @@ typedef struct stw_cp_transport {
     /** Starts the group in `stream`; may return before anything has moved. Required. */
     int (*group_end)(void *user, stw_stream stream);
     /** Returns when all that was started is complete: groups, all_gather, reduce_scatter, all_to_all, of which several
-     * may be under way. Null: it is when its function returns. It is also called behind a failure of another function.
+     * may be under way. Null: each is when its function returns. It is also called after a failure of another function.
      * Where it fails, messages that could not be taken back may still use the call's memory: that lives on until the
      * communicator is gone. */
     int (*wait)(void *user, stw_stream stream);

@@ -30,7 +30,7 @@ STW_API stw_status stw_mask_documents(const int32_t *ids, int64_t keys, stw_attn
  * @return STW_OK or STW_E_INVALID. */
 STW_API stw_status stw_mask_chunks(int64_t chunk, int64_t keys, stw_attn_intervals form, int32_t *bounds);
 
-/** Every token sees the prefix, and what is not behind itself: STW_INTERVALS_FROM_BELOW without a causal mask.
+/** Every token sees the prefix, and what is not after itself: STW_INTERVALS_FROM_BELOW without a causal mask.
  * @param prefix  its tokens, 0..keys
  * @param keys    tokens, at least 0
  * @param bounds  [keys][2] is written
@@ -55,7 +55,7 @@ STW_API stw_status stw_mask_tree(const int32_t *parent, const int32_t *starts, i
  * @return STW_OK or STW_E_INVALID. */
 STW_API stw_status stw_mask_sliding(int64_t window, int64_t sinks, int64_t keys, int32_t *bounds);
 
-/** Keys before and behind the text are seen by nobody: STW_INTERVALS_RANGE.
+/** Keys before and after the text are seen by no row: STW_INTERVALS_RANGE.
  * @param first   keys before it, 0..keys
  * @param length  of the text, 0..keys - first
  * @param rows    query rows of the sequence

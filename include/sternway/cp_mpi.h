@@ -157,7 +157,7 @@ STW_CP_MPI_FN int stw_cp_mpi_open(MPI_Comm comm, double timeout_s, stw_cp_mpi *m
     return MPI_SUCCESS;
 }
 
-/** Gives it back, behind stw_cp_destroy() and before MPI_Finalize(). Collective.
+/** Gives it back, after stw_cp_destroy() and before MPI_Finalize(). Collective.
  * @param mpi  of stw_cp_mpi_open() */
 STW_CP_MPI_FN void stw_cp_mpi_close(stw_cp_mpi *mpi) {
     free(mpi->requests);

@@ -5,10 +5,10 @@
  *
  * A NESTED TENSOR is a values buffer, offsets[components + 1] and optionally used[components]. Component b is
  * [outer, ragged, inner], row-major: outer and inner are constants (1 when absent; products of the dimensions
- * before and behind the ragged one), ragged is L_b = offsets[b+1] - offsets[b]. Of its L_b positions the
+ * before and after the ragged one), ragged is L_b = offsets[b+1] - offsets[b]. Of its L_b positions the
  * first U_b = used[b] take part (without used lengths: all). Values are contiguous, in one of two storage
  * orders, which say where element (b, o, r, i) is:
- *     STW_STORAGE_COMPONENTS  components one behind the other (PyTorch's strided layout): at
+ *     STW_STORAGE_COMPONENTS  components one after the other (PyTorch's strided layout): at
  *                             offsets[b]*outer*inner + (o*L_b + r)*inner + i
  *     STW_STORAGE_JAGGED      values [outer, total, inner] (PyTorch's jagged layout, ragged_idx > 1): at
  *                             (o*total + offsets[b] + r)*inner + i
@@ -97,7 +97,7 @@ typedef struct stw_jagged_args {
     const float *mean;
     const float *rstd;  /**< LAYER_NORM, RMS_NORM: as mean                                                */
     /** MATMUL with *_BASES: [components], device, int64 always: first element of the component's matrices,
-     * which then lie one behind the other. dA and dB use x's and other's. Components of a tensor whose
+     * which then lie one after the other. dA and dB use x's and other's. Components of a tensor whose
      * gradient is asked for must follow each other without overlap. */
     const int64_t *x_bases;
     const int64_t *other_bases; /**< as x_bases */

@@ -45,8 +45,8 @@ typedef enum stw_jagged_dim {
 
 /** Order of a nested tensor's values; formulas in jagged_bwd.h. */
 typedef enum stw_jagged_storage {
-    STW_STORAGE_COMPONENTS = 0, /**< components one behind the other */
-    STW_STORAGE_JAGGED = 1      /**< [outer, total, inner]           */
+    STW_STORAGE_COMPONENTS = 0, /**< components one after the other */
+    STW_STORAGE_JAGGED = 1      /**< [outer, total, inner]          */
 } stw_jagged_storage;
 
 /** @name Axes that can be ragged

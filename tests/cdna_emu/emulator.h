@@ -32,7 +32,8 @@ struct Launch {
     std::vector<Region> memory; /* arguments and code are added */
     int threads = 1;            /* of the host */
     bool races = false;         /* watch LDS for accesses that no barrier orders */
-    bool waits = false;         /* watch registers for being touched before s_waitcnt said that they are filled */
+    bool waits = false;         /* watch what comes too early where an s_waitcnt is missing (waits.cpp) */
+    bool flush = false;         /* memory takes subnormal f32 that are added to it for 0, as gfx90a's always does */
     int hazards = 0;            /* 1: watch for instructions with fewer wait states between them than hardware needs;
                         2: but for those that a branch leads to */
     bool unset = false;         /* watch LDS for reads of what the group has not written */

@@ -8,7 +8,8 @@
  *   CDNA_EMU_VERSION    what hipRuntimeGetVersion says (default 70000000)
  *   CDNA_EMU_THREADS    host threads a launch (default 1)
  *   CDNA_EMU_RACES      1: watch LDS for accesses that no barrier orders
- *   CDNA_EMU_WAITS      1: watch registers for being touched while a load that fills them is pending
+ *   CDNA_EMU_WAITS      1: watch what comes too early where an s_waitcnt is missing (waits.cpp)
+ *   CDNA_EMU_FLUSH      1: memory takes subnormal f32 that are added to it for 0, as gfx90a's always does
  *   CDNA_EMU_HAZARDS    1: watch for instructions with fewer wait states between them than hardware needs; 2: but for
  *                       those that a branch leads to
  *   CDNA_EMU_UNSET      1: watch LDS for reads of what the group has not written
@@ -232,6 +233,7 @@ int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     launch.threads = std::max(1, number("CDNA_EMU_THREADS"));
     launch.races = number("CDNA_EMU_RACES") != 0;
     launch.waits = number("CDNA_EMU_WAITS") != 0;
+    launch.flush = number("CDNA_EMU_FLUSH") != 0;
     launch.hazards = number("CDNA_EMU_HAZARDS");
     launch.unset = number("CDNA_EMU_UNSET") != 0;
     launch.trace = setting("CDNA_EMU_TRACE", "");

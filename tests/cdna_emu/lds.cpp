@@ -3,7 +3,7 @@
  * LDS instructions, with bounds, with the watch for races: two waves that touch the same bytes in one barrier
  * interval, one of them writing, unless both are atomic or write the same value; and with the count of conflicts:
  * lanes of one cycle that want different words of one bank. */
-#include "machine.h"
+#include "waits.h"
 
 #include <algorithm>
 #include <set>
@@ -16,7 +16,7 @@ static void race(Wave &w, const Instruction &in, u32 half, const char *kind, int
     std::string whom = other == BY_ATOMIC ? "an atomic" : "wave " + std::to_string(other);
     fault(w, in,
           std::string("LDS race, ") + kind + ", at byte " + std::to_string(2 * half) + ": wave " +
-              std::to_string(w.number) + " against " + whom + ", no barrier between them");
+              std::to_string(w.number) + " against " + whom + ", no barrier between them, or no wait before it");
 }
 
 static void watch(Wave &w, const Instruction &in, u32 half, Touch touch) {
@@ -84,6 +84,7 @@ u8 *lds_at(Wave &w, const Instruction &in, u32 offset, int bytes, Touch touch) {
         fault(w, in, "LDS byte " + std::to_string(offset) + " of " + std::to_string(g.lds.size()));
     if (!g.shadow.readers.empty() && !all_quiet(w, offset, bytes, touch))
         for (u32 half = offset / 2; half <= (offset + (u32)bytes - 1) / 2; ++half) watch(w, in, half, touch);
+    if (!g.shadow.readers.empty() && w.pending) note_lds(w, offset, bytes, touch != Touch::read);
     if (!g.written.empty()) watch_unset(w, in, offset, bytes, touch);
     return g.lds.data() + offset;
 }

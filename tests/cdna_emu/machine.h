@@ -108,6 +108,7 @@ struct Instruction {
 
 struct Guards;
 struct Pending;
+struct Semaphores;
 struct Hazards;
 struct Issued;
 
@@ -138,9 +139,13 @@ struct Run {
     u64 code_base, arguments, packet;
     const Guards *guards;   /* or null: waits are not watched */
     const Hazards *hazards; /* or null: wait states are not watched */
+    Semaphores *semaphores; /* of guards */
 };
 
+struct Wave;
+
 struct Group {
+    const std::vector<Wave *> *waves;
     std::vector<u8> lds;
     LdsShadow shadow;        /* empty: not watched */
     std::vector<u8> written; /* whether each two bytes of LDS are; empty: not watched */

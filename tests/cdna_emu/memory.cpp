@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Global, flat, scratch and buffer instructions, atomics, and the check that every byte belongs to the launch. */
-#include "machine.h"
+#include "waits.h"
 
 #include <algorithm>
 #include <cmath>
@@ -128,7 +128,8 @@ template <class T> static T exchange(T *at, Atomic kind, u64 data, u64 compare) 
 void transfer_atomic(Wave &w, const Instruction &in, u8 *const *at, u64 lanes, int data, int compare, int back) {
     Atomic kind = in.access.atomic;
     bool wide = in.access.bytes == 8, comparing = kind == Atomic::compare_swap;
-    if (kind == Atomic::add_f32 && in.access.space != Access::lds && w.run->flushes_subnormals)
+    if (kind == Atomic::add_f32 && in.access.space != Access::lds &&
+        (w.run->flushes_subnormals || w.run->launch->flush))
         kind = Atomic::add_f32_flushed;
     auto value = [&](int reg, int l) { return w.v[reg][l] | (wide ? (u64)w.v[reg + 1][l] << 32 : 0); };
     for (u64 rest = lanes; rest; rest &= rest - 1) {
@@ -187,6 +188,7 @@ void run_memory(Wave &w, const Instruction &in) {
             at[l] = (u8 *)a;
         }
     }
+    if (w.pending && !atomic && access.space == Access::global && access.bytes == 4) watch_semaphores(w, in, at, lanes);
     if (atomic) transfer_atomic(w, in, at, lanes, data, -1, back);
     else transfer(w, in, at, lanes, data);
 }

@@ -131,6 +131,8 @@ static bool pass_barrier(std::vector<Wave *> &waves, Group &group) {
         w->waiting = false;
     }
     group.next_epoch();
+    for (Wave *w : waves)
+        if (w->pending) cross_barrier(*w);
     return alive;
 }
 
@@ -181,6 +183,7 @@ struct Worker {
         for (u32 i = 0; i < r.lds_bytes; ++i) poisoned_lds[i] = (u8)((u32)POISON_LDS >> 8 * (i % 4));
         /* LDS serves the instructions of one wave in their order, so a group of one wave has no races. */
         group.shadow.clear(r.launch->races && count > 1 ? r.lds_bytes / 2 + 1 : 0);
+        group.waves = &waves;
         for (size_t i = 0; i < count; ++i) {
             Wave *w = (Wave *)aligned_alloc(alignof(Wave), sizeof(Wave));
             w->run = &run;
@@ -306,12 +309,16 @@ Counts CodeObject::run(const Launch &launch) {
                (u64)arguments.data(),
                (u64)&packet,
                nullptr,
+               nullptr,
                nullptr};
+    std::shared_ptr<Semaphores> semaphores;
     if (launch.waits || launch.hazards) {
         std::lock_guard<std::mutex> guard(image->lock);
         if (launch.waits && !run.program->guards) run.program->guards = guards_of(*run.program);
         if (launch.hazards && !run.program->hazards) run.program->hazards = hazards_of(*run.program, image->arch);
         run.guards = launch.waits ? run.program->guards.get() : nullptr;
+        if (launch.waits) semaphores = semaphores_new();
+        run.semaphores = semaphores.get();
         run.hazards = launch.hazards ? run.program->hazards.get() : nullptr;
     }
     run.memory.push_back({run.arguments, run.arguments + arguments.size()});

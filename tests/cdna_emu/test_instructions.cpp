@@ -237,6 +237,11 @@ static void subnormals(CodeObject &code) {
     std::vector<uint32_t> words(1 + 1024 + 4, 0);
     code.run(Call("atomics", 4, 256).buffer(x).buffer(sum).buffer(words).launch);
     check(sum[0] == (code.arch() == "gfx90a" ? 0.0f : 0x1p-123f), "subnormals added to memory");
+    Call flushes("atomics", 4, 256);
+    flushes.launch.flush = true;
+    sum.assign(8, 0.0f), words[0] = 0;
+    code.run(flushes.buffer(x).buffer(sum).buffer(words).launch);
+    check(sum[0] == 0.0f, "subnormals added to memory that flushes them");
 }
 
 /* By AMD's lane groups: rows of 144 bytes put one lane of each eight onto the banks of another, rows of 128 bytes four
@@ -290,6 +295,16 @@ static void faults(CodeObject &code) {
         code.run(fine.buffer(r).value(1u).launch);
         sees(code, watched.buffer(r).value(0u), "a wait is missing");
     }
+    std::vector<uint32_t> shared(257, 0);
+    for (const char *kernel : {"waits_read", "waits_write", "waits_semaphore"})
+        for (uint32_t schedule = 0; schedule < 8; ++schedule) {
+            Call blind(kernel, 1, 256), fine(kernel, 1, 256), watched(kernel, 1, 256);
+            for (Call *call : {&blind, &fine, &watched}) call->launch.races = true, call->launch.schedule = schedule;
+            code.run(blind.buffer(shared).value(0u).launch);
+            fine.launch.waits = watched.launch.waits = true;
+            code.run(fine.buffer(shared).value(1u).launch);
+            sees(code, watched.buffer(shared).value(0u), "wait");
+        }
     Call unwatched("unset_lds", 1, 64), whole("unset_lds", 1, 64), part("unset_lds", 1, 64);
     code.run(unwatched.buffer(r).value(5u).launch);
     whole.launch.unset = part.launch.unset = true;

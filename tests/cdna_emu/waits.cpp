@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * Registers touched while a load that fills them is pending (Launch.waits): what a missing s_waitcnt does on a GPU. The
- * emulator's loads are done at once, so results never show it. Rules of gfx9's counters: vmcnt counts loads, stores and
- * atomics, in order; lgkmcnt counts LDS, in order, and constant loads, in no order; flat counts in both, in no order.
- * Which registers an instruction names is read from its text. */
+ * What a missing s_waitcnt does on a GPU (Launch.waits). The emulator's accesses are done at once, so results never
+ * show it: registers touched while a load that fills them is pending; LDS that an access may touch behind a barrier,
+ * which lds.cpp takes for one of that interval; semaphores passed on before the workgroup's additions are there.
+ * Rules of gfx9's counters: vmcnt counts loads, stores and atomics, in order; lgkmcnt counts LDS, in order, and
+ * constant loads, in no order; flat counts in both, in no order. Which registers an instruction names is read from its
+ * text. */
 #include "waits.h"
 
 #include <cctype>
+#include <deque>
+#include <mutex>
+#include <unordered_set>
 
 namespace cdna {
 
@@ -16,7 +21,9 @@ enum class Queue : u8 { none, vector, lds, constant, flat };
 /* An instruction as far as waits are concerned. */
 struct Guard {
     std::vector<Registers> named;
-    bool fills = false; /* named[0] is what it loads */
+    bool fills = false;   /* named[0] is what it loads */
+    bool changes = false; /* global memory */
+    bool device = false;  /* sees what all of the device wrote: glc of gfx90a, sc1 of later ones */
     Queue queue = Queue::none;
     int vector_left = NO_WAIT, lgkm_left = NO_WAIT; /* of s_waitcnt: as many may stay pending */
 };
@@ -28,16 +35,33 @@ struct Guards {
 namespace {
 struct Load {
     Registers to;
-    bool fills, unordered;
+    bool fills, unordered, changes;
     Queue queue;
     const Instruction *by;
+};
+/* Bytes of LDS, touched by the wave's access number `by`. */
+struct Touched {
+    u64 by;
+    u32 offset;
+    int bytes;
+    bool write;
 };
 } // namespace
 
 struct Pending {
     std::vector<Load> vector, lgkm;
     u8 marks[REGISTERS] = {0}; /* loads that will fill it */
+    std::deque<Touched> touched;
+    u64 lds_begun = 0, lds_done = 0;
+    u64 changes_begun = 0, changes_done = 0; /* of global memory            */
+    u64 changes_at_barrier = 0;              /* begun before the last barrier */
 };
+
+struct Semaphores {
+    std::mutex lock;
+    std::unordered_set<u64> looked_at;
+};
+std::shared_ptr<Semaphores> semaphores_new() { return std::make_shared<Semaphores>(); }
 
 static bool begins(const std::string &text, const char *start) { return !text.compare(0, strlen(start), start); }
 static bool holds(const std::string &text, const char *part) { return text.find(part) != std::string::npos; }
@@ -86,6 +110,8 @@ static Guard guard_of(const Instruction &in) {
     else if (memory) {
         g.queue = begins(name, "flat_") ? Queue::flat : Queue::vector;
         g.fills = (load && !holds(name, "_lds_")) || (holds(name, "_atomic_") && in.returns);
+        g.changes = !load;
+        g.device = holds(in.text(), " glc") || holds(in.text(), " sc1");
     } else if (name == "s_memtime" || name == "s_memrealtime") g.queue = Queue::constant, g.fills = true;
     else if (begins(name, "ds_")) {
         g.queue = Queue::lds;
@@ -114,8 +140,11 @@ static void retire(Pending &pending, std::vector<Load> &loads, int left) {
     bool ordered = true;
     for (const Load &load : loads) ordered &= !load.unordered && load.queue == loads[0].queue;
     size_t keep = left == 0 ? 0 : !ordered || (size_t)left > loads.size() ? loads.size() : (size_t)left;
-    for (size_t i = 0; i + keep < loads.size(); ++i)
+    for (size_t i = 0; i + keep < loads.size(); ++i) {
         for (int r = loads[i].to.first; loads[i].fills && r <= loads[i].to.last; ++r) --pending.marks[r];
+        if (&loads == &pending.vector) pending.changes_done += loads[i].changes;
+        else pending.lds_done += loads[i].queue == Queue::lds;
+    }
     loads.erase(loads.begin(), loads.end() - (long)keep);
 }
 
@@ -144,10 +173,53 @@ void watch_waits(Wave &w, const Instruction &in, int number) {
         for (int r = g.named[i].first; r <= g.named[i].last; ++r)
             if (p.marks[r]) check(w, in, g, r, g.fills && i == 0);
     if (g.queue == Queue::none) return;
-    Load load = {g.fills ? g.named[0] : Registers{0, 0}, g.fills, g.queue == Queue::constant || g.queue == Queue::flat,
-                 g.queue, &in};
-    if (g.queue == Queue::vector || g.queue == Queue::flat) add(p, p.vector, load);
-    if (g.queue != Queue::vector) add(p, p.lgkm, load);
+    bool unordered = g.queue == Queue::constant || g.queue == Queue::flat;
+    Load load = {g.fills ? g.named[0] : Registers{0, 0}, g.fills, unordered, g.changes, g.queue, &in};
+    if (g.queue == Queue::vector || g.queue == Queue::flat) add(p, p.vector, load), p.changes_begun += g.changes;
+    if (g.queue != Queue::vector) add(p, p.lgkm, load), p.lds_begun += g.queue == Queue::lds;
+}
+
+void note_lds(Wave &w, u32 offset, int bytes, bool write) {
+    w.pending->touched.push_back({w.pending->lds_begun, offset, bytes, write});
+}
+
+void cross_barrier(Wave &w) {
+    Pending &p = *w.pending;
+    p.changes_at_barrier = p.changes_begun;
+    while (!p.touched.empty() && p.touched.front().by <= p.lds_done) p.touched.pop_front();
+    LdsShadow &s = w.group->shadow;
+    const u16 epoch = w.group->epoch, self = (u16)(1u << w.number);
+    for (const Touched &t : p.touched)
+        for (u32 half = t.offset / 2; half <= (t.offset + (u32)t.bytes - 1) / 2; ++half)
+            if (t.write) {
+                s.write_epoch[half] = epoch;
+                s.writer[half] = (u16)w.number;
+            } else {
+                s.readers[half] = (u16)((s.read_epoch[half] == epoch ? s.readers[half] : 0) | self);
+                s.read_epoch[half] = epoch;
+            }
+}
+
+/* What other waves did before the last barrier counts, and all that this one did before its store. */
+static bool all_there(const Wave &w) {
+    for (const Wave *other : *w.group->waves) {
+        const Pending &p = *other->pending;
+        if (p.changes_done < (other == &w ? p.changes_begun - 1 : p.changes_at_barrier)) return false;
+    }
+    return true;
+}
+
+void watch_semaphores(Wave &w, const Instruction &in, u8 *const *at, u64 lanes) {
+    const Guard &g = w.run->guards->of[(size_t)(&in - w.run->program->code.data())];
+    if (!lanes || (!in.access.store && !g.device)) return;
+    u8 *const first = at[__builtin_ctzll(lanes)];
+    for (u64 rest = lanes; rest; rest &= rest - 1)
+        if (at[__builtin_ctzll(rest)] != first) return; /* a semaphore is one word for the wave */
+    Semaphores &known = *w.run->semaphores;
+    std::lock_guard<std::mutex> hold(known.lock);
+    if (!in.access.store) known.looked_at.insert((u64)first);
+    else if (known.looked_at.count((u64)first) && !all_there(w))
+        fault(w, in, "a semaphore is passed on before all additions of the workgroup are there: a wait is missing");
 }
 
 } // namespace cdna

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Loads that are pending, wave by wave (waits.cpp). Used by schedule.cpp where Launch.waits asks for it. */
+ * What is pending, wave by wave (waits.cpp). Used by schedule.cpp, lds.cpp and memory.cpp where Launch.waits asks for
+ * it. */
 #ifndef CDNA_WAITS_H
 #define CDNA_WAITS_H
 
@@ -27,6 +28,15 @@ void pending_clear(Pending &pending);
 
 /* Before instruction `number` of the kernel runs: throws Fault where it touches what is not there yet. */
 void watch_waits(Wave &w, const Instruction &in, int number);
+/* Bytes of LDS that the instruction just watched touches: they stay touched until it is waited for. */
+void note_lds(Wave &w, u32 offset, int bytes, bool write);
+/* The wave is at a barrier that all have reached, and the next interval has begun. */
+void cross_barrier(Wave &w);
+/* Where the lanes' dwords in global memory are. Throws Fault where a store passes on a semaphore, a word that waves
+ * look at, and the workgroup's additions and stores before it may not be there yet. */
+void watch_semaphores(Wave &w, const Instruction &in, u8 *const *at, u64 lanes);
+
+std::shared_ptr<Semaphores> semaphores_new();
 
 } // namespace cdna
 

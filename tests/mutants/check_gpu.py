@@ -252,6 +252,7 @@ class Hip:
 
     def environment(self, mutant):
         return {"LD_LIBRARY_PATH": str(self.options.build / "tests/emu"), "CDNA_EMU_ARCH": self.arch, "CDNA_EMU_RACES": "1",
+                "CDNA_EMU_WAITS": str(int((mutant or {}).get("emulator_waits", False))),
                 "CDNA_EMU_SCHEDULE": "7", "CDNA_EMU_CUS": str((mutant or {}).get("emulator_units", 4)),
                 "CDNA_EMU_THREADS": str((mutant or {}).get("emulator_threads", 1))}
 
@@ -340,7 +341,7 @@ class Check:
     def usual_and_rows(self, work, cases):
         """Without a bug: the usual cases pass, and each row's own in the time that a planted bug has, or "hangs" would tell nothing."""
         status, output = self.conform(work, None, cases)
-        for row in {(*m["cases"], self.vendor.repeat(m)): m for m in self.own_cases}.values():
+        for row in {(*m["cases"], self.vendor.repeat(m), "emulator_waits" in m): m for m in self.own_cases}.values():
             if status != 0:
                 break
             status, output = self.conform(work, row, None, races=False)

@@ -4,7 +4,7 @@
 
 example SOURCE OUT [DOCUMENT]   writes the C program of the README (or another document) to OUT
 environment SOURCE   the environment table of docs/command.md lists exactly the variables of common/env.def
-folders SOURCE       every folder of sources has a README.md of at most 50 lines; tests/README.md has a row for each folder of tests
+folders SOURCE       the folders of sources that it lists have a README.md of at most 50 lines; tests/README.md has a row for each folder of tests
 links SOURCE         what the documents link to, and the paths they name, are there
 """
 import pathlib
@@ -29,7 +29,7 @@ def environment(source):
 
 def folders(source):
     problems = []
-    names = ["dispatch", "common", "common/tuning", "tools", "tests", "bench", "examples", "python", "python/native"]
+    names = ["dispatch", "common", "common/device", "common/kernels", "common/params", "common/tuning", "tools", "tests", "bench", "examples", "python", "python/native"]
     names += [str(p.relative_to(source)) for p in source.glob("backends/*") if p.is_dir()]
     rows = re.findall(r"^\| (?:\[(\w+)\]\(\1/README\.md\)|(\w+)) \|", (source / "tests/README.md").read_text(), re.M)
     rows = sorted((with_readme or name, bool(with_readme)) for with_readme, name in rows if name != "folder")

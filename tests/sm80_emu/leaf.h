@@ -133,6 +133,7 @@ DEV_FN uint32_t dev_load_acquire(const uint32_t *from) {
     return *from;
 }
 DEV_FN void dev_store_release(uint32_t *to, uint32_t x) { *to = x; }
+DEV_FN float dev_usual_nan(float x) { return x; }
 
 DEV_FN float dev_exp2_fast(float x) { return emu_flushed(exp2f(emu_flushed(x))); }
 DEV_FN float dev_exp(float x) { return expf(x); }

@@ -7,6 +7,7 @@
 #define KERNEL extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, 256))) void
 #define LDS    __attribute__((shared))
 #define GLOBAL __attribute__((address_space(1)))
+#define SHARED __attribute__((address_space(3)))
 typedef float f4 __attribute__((ext_vector_type(4)));
 typedef float f16 __attribute__((ext_vector_type(16)));
 typedef uint32_t u4 __attribute__((ext_vector_type(4)));
@@ -168,3 +169,32 @@ WAITS(waits_mixed, "ds_read_b32 %0, %3\n\ts_load_dword s40, %4, 0x0\n\t", "s_wai
       "s_waitcnt lgkmcnt(1)\n\t" ADD("%0"))
 WAITS(waits_overwritten, "global_load_dword %0, %2, off\n\t", "s_waitcnt vmcnt(0)\n\tv_mov_b32 %0, 1\n\t",
       "v_mov_b32 %0, 1\n\ts_waitcnt vmcnt(0)\n\t")
+
+/* The same for what other waves see: of 256 threads, each wave comes to the barrier while its first access may be under
+ * way, and the second is another wave's. */
+#define WAITS_BARRIER(name, first, second)                                                                             \
+    KERNEL name(uint32_t *result, uint32_t wait) {                                                                     \
+        LDS uint32_t words[256];                                                                                       \
+        uint32_t x = 0, place = (uint32_t)(uintptr_t)(SHARED uint32_t *)(words + thread());                            \
+        uint32_t other = (uint32_t)(uintptr_t)(SHARED uint32_t *)(words + 255 - thread());                             \
+        words[thread()] = thread();                                                                                    \
+        barrier();                                                                                                     \
+        if (wait) asm volatile(first "s_waitcnt lgkmcnt(0)\n\ts_barrier" : "+v"(x) : "v"(place) : "memory");           \
+        else asm volatile(first "s_barrier" : "+v"(x) : "v"(place) : "memory");                                        \
+        asm volatile(second "s_waitcnt lgkmcnt(0)" : "+v"(x) : "v"(other) : "memory");                                 \
+        result[thread()] = x;                                                                                          \
+    }
+#define READ  "ds_read_b32 %0, %1\n\t"
+#define WRITE "ds_write_b32 %1, %1\n\t"
+WAITS_BARRIER(waits_read, WRITE, READ)
+WAITS_BARRIER(waits_write, READ, WRITE)
+
+/* All waves add, and behind a barrier wave 0 passes a semaphore on. */
+KERNEL waits_semaphore(uint32_t *result, uint32_t wait) {
+    GLOBAL uint32_t *semaphore = (GLOBAL uint32_t *)result, *sum = semaphore + 1 + thread();
+    const uint32_t seen = __hip_atomic_load(semaphore, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    asm volatile("global_atomic_add %0, %1, off" ::"v"(sum), "v"(seen) : "memory");
+    if (wait) asm volatile("s_waitcnt vmcnt(0)" ::: "memory");
+    asm volatile("s_barrier" ::: "memory");
+    if (thread() < 64) __hip_atomic_store(semaphore, seen + 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
