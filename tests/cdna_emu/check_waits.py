@@ -3,8 +3,8 @@
 """What the watches of waits and of wait states find, on CDNA's own main loop: check_waits.py KIND TOOL IMAGE OBJDUMP READELF ARCH.
 KIND waits: some of the s_waitcnt that run become s_nop, one at a time, in a copy of the image (CDNA_EMU_CODE). KIND nops: some
 s_nop N lose a wait state. Without the watch conform passes with every one of them, since the emulator's instructions are done at
-once; with CDNA_EMU_WAITS=1 or CDNA_EMU_HAZARDS=1 half of them must be found (some order memory alone), and the kernel
-as it is must pass. Wait states before loads are left out: LLVM has more of them than documents ask for."""
+once; with CDNA_EMU_WAITS=1 or CDNA_EMU_HAZARDS=1 two thirds of them must be found (some wait for what another wait
+covers), and the kernel as it is must pass. Wait states before loads are left out: LLVM has more of them than documents ask for."""
 import os
 import random
 import re
@@ -16,7 +16,7 @@ from pathlib import Path
 PROBLEMS = ["attn_bwd:bf16:b2h4k2s70x200d64", "attn_bwd:bf16:b1h2s130d64:causal_br",
             "attn_bwd:bf16:b1h2s70x130d64:acc_kv:dk_f32:dv_f32"]
 # How many, how objdump writes one, the switch of the watch, its words.
-KINDS = {"waits": (6, r"s_waitcnt [^/]*// ([0-9A-F]+): BF8C", "CDNA_EMU_WAITS", "a wait is missing"),
+KINDS = {"waits": (6, r"s_waitcnt [^/]*// ([0-9A-F]+): BF8C", "CDNA_EMU_WAITS", "a wait is missing|no wait before it"),
          "nops": (6, r"s_nop [1-9]\d* +// ([0-9A-F]+): BF80.*\n\s+v_", "CDNA_EMU_HAZARDS", "it comes too soon behind")}
 
 
@@ -77,10 +77,10 @@ def main():
             for watch in found:
                 passed, words = conform(changed, **{switch: watch})
                 found[watch] += not passed
-                if not passed and said not in words:
+                if not passed and not re.search(said, words):
                     sys.exit(f"{kind} at {at:#x}:\n{words}")
     print(f"{planted} {kind} dropped, one at a time: {found['1']} found, {found['0']} without the watch")
-    sys.exit(found["0"] != 0 or found["1"] * 2 < planted)
+    sys.exit(found["0"] != 0 or found["1"] * 3 < planted * 2)
 
 
 if __name__ == "__main__":
