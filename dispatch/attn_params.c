@@ -194,7 +194,7 @@ static stw_status check_aliases(const binding *b) {
 }
 
 /* What a tensor's use and type follow from (attn_tensors.def), from the parameter block alone. It is made twice a call,
- * not once a tensor: clearing one took 0.3 us of a run call on an EPYC whose `rep stosb` is slow. */
+ * not once a tensor, which took 0.3 us of a run call on an EPYC whose `rep stosb` is slow. */
 static stw_attn_desc asked_of(const stw_attn_params *p) {
     stw_attn_desc d = {.outputs = p->outputs,
                        .dtype = (stw_dtype)p->dtype,

@@ -112,6 +112,8 @@ static stw_status attn_prepare(const stw_device *device, stw_attn_work *work) {
     if (!tile) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", work->variant->id, reason);
     stw_cpu_layout layout = stw_cpu_layout_of(work, tile, state->threads);
     work->workspace_size = layout.total;
+    work->bm = layout.bm;
+    work->bn = layout.bn;
     snprintf(work->note, sizeof work->note,
              "up to %u thread%s, %zu bytes of tiles of %ux%u each; same bits for any number", state->threads,
              state->threads == 1 ? "" : "s", layout.scratch_size, layout.bm, layout.bn);

@@ -82,7 +82,7 @@ static const char *masks_refusal(const stw_attn_params *p, uint32_t bn) {
 }
 
 /* NULL, or what no kernel does: masks first, then features of single pairs. tanh is right within 2^-22, so above a
- * softcap of 512 scores would err by more than the rounding of P. 2 / softcap is a factor and must not overflow. */
+ * softcap of 512 scores would err by more than the rounding of P. Below 1/64 the factor of scores could overflow. */
 static const char *features_refusal(const stw_attn_params *p, uint32_t bn) {
     uint32_t f = p->features & FEATURES;
     const char *of_masks = f & MASKS ? masks_refusal(p, bn) : NULL;

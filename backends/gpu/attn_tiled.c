@@ -193,7 +193,8 @@ static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_c
 
 /* Whether a CTA takes work tiles until none is left. It fetches the next one before it ends this one, and what it has
  * fetched waits for it. So NEVER where work tiles wait for one another, and on AMD; those of ORDERED wait for none that
- * is far behind. Work tiles of unequal work only where a CTA gets many (STW_WORK_TILES_MANY). */
+ * is far behind. Work tiles of unequal work where a head has at most 8 key blocks, else only where a CTA gets many
+ * (STW_WORK_TILES_MANY). */
 static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, mode m) {
     int even = !(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT)) && !stw_attn_masks(p);
     if (m == ORDERED) return STW_QUEUED;

@@ -126,6 +126,7 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     free(work->own);
     work->own = plan;
     work->slower = stw_attn_slower(call, tile, &work->params);
+    work->bm = plan->usual.launch.bm;
     work->bn = plan->usual.launch.bn;
     if (call == STW_CALL_BWD && !tile->loop->gpu->whole) {
         const stw_attn_launch *l = &plan->usual.launch;

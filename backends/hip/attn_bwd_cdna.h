@@ -81,7 +81,7 @@ template <class T_, int HD_, int HD_V_ = HD_, int MODE_ = CDNA_PLAIN> struct att
         MORE = MODE >= CDNA_DROPOUT,                        /* to keep in registers                     */
         SKIPS = MODE == CDNA_PLAIN && !attn_lifts<T_>::yes, /* products of a wave that sees no pair */
         IN_AGPRS = WIDTH >= 128 || MORE,                    /* one wave a SIMD                          */
-        FLUSHES = dev_flushes<T_>::yes,                     /* bf16: products lose subnormal operands   */
+        FLUSHES = dev_flushes<T_>::yes,                     /* gfx90a, bf16: 0 for subnormal operands   */
         TURNS = cdna_turns(MODE, IN_AGPRS, FLUSHES),        /* of deterministic mode                    */
 #if LEAF_K32
         SCORES_HERE = 0, /* products of 32 have their sums where the compiler puts them */

@@ -81,7 +81,8 @@ DEV_FN cdna_launch cdna_launch_again() {
 #define CDNA_LOAD_DEVICE  " sc1"
 #define CDNA_STORE_DEVICE " sc1"
 #endif
-/* *to = x, if `stores`. */
+/* *to = x, if `stores`. Five wait states must stand between a VALU's write of `to` and the store: the compiler does not
+ * see the store. */
 DEV_FN void cdna_store_unseen(DEV_GLOBAL uint32_t *to, uint32_t x, bool stores) {
     asm volatile("s_nop 2\n\t"
                  "s_cmp_eq_u32 %0, 0\n\t"
@@ -91,7 +92,8 @@ DEV_FN void cdna_store_unseen(DEV_GLOBAL uint32_t *to, uint32_t x, bool stores) 
                  "v"(0), "v"(x), "s"(to)
                  : "scc", "memory");
 }
-/* Until *from, of which `seen` is an earlier value, is x, or the launch's *unordered is not 0. */
+/* Until *from, of which `seen` is an earlier value, is x, or the launch's *unordered is not 0. It begins with wait
+ * states, too. */
 DEV_FN void cdna_wait_unseen(DEV_GLOBAL uint32_t *from, uint32_t seen, uint32_t x) {
     uint64_t flag;
     uint32_t now;

@@ -32,7 +32,7 @@
 
 /* CTAs a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
 #define STW_GRID_X_HIP (INT64_C(1) << 22)
-/* CTAs a row of the grid on CUDA, at most 2^31 - 1. */
+/* CTAs a row of the grid on CUDA, at most 2^31 - 1; kernels read gridDim. */
 #define STW_GRID_X_CUDA (INT64_C(1) << 30)
 
 /* Bytes of one of stw_attn_launch.key_blocks. */

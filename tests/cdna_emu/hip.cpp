@@ -233,6 +233,7 @@ int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     launch.threads = std::max(1, number("CDNA_EMU_THREADS"));
     launch.races = number("CDNA_EMU_RACES") != 0;
     launch.waits = number("CDNA_EMU_WAITS") != 0;
+    launch.races |= launch.waits; /* whose watch of LDS it is */
     launch.flush = number("CDNA_EMU_FLUSH") != 0;
     launch.hazards = number("CDNA_EMU_HAZARDS");
     launch.unset = number("CDNA_EMU_UNSET") != 0;

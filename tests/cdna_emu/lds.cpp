@@ -10,10 +10,8 @@
 
 namespace cdna {
 
-enum { BY_ATOMIC = 0xfffe }; /* as the writer */
-
 static void race(Wave &w, const Instruction &in, u32 half, const char *kind, int other) {
-    std::string whom = other == BY_ATOMIC ? "an atomic" : "wave " + std::to_string(other);
+    std::string whom = other == LdsShadow::BY_ATOMIC ? "an atomic" : "wave " + std::to_string(other);
     fault(w, in,
           std::string("LDS race, ") + kind + ", at byte " + std::to_string(2 * half) + ": wave " +
               std::to_string(w.number) + " against " + whom + ", no barrier between them, or no wait before it");
@@ -30,11 +28,11 @@ static void watch(Wave &w, const Instruction &in, u32 half, Touch touch) {
         s.read_epoch[half] = epoch;
         return;
     }
-    bool both_atomic = touch == Touch::atomic && s.writer[half] == BY_ATOMIC;
+    bool both_atomic = touch == Touch::atomic && s.writer[half] == LdsShadow::BY_ATOMIC;
     if (written && !both_atomic && touch != Touch::rewrite) race(w, in, half, "write after write", s.writer[half]);
     if (others) race(w, in, half, "write after read", __builtin_ctz(others));
     s.write_epoch[half] = epoch;
-    s.writer[half] = (u16)(touch == Touch::atomic ? (int)BY_ATOMIC : w.number);
+    s.writer[half] = (u16)(touch == Touch::atomic ? (int)LdsShadow::BY_ATOMIC : w.number);
 }
 
 /* The usual case, which the compiler makes vectors of: HALVES that only this wave touched, if any. False: not so,
@@ -84,7 +82,7 @@ u8 *lds_at(Wave &w, const Instruction &in, u32 offset, int bytes, Touch touch) {
         fault(w, in, "LDS byte " + std::to_string(offset) + " of " + std::to_string(g.lds.size()));
     if (!g.shadow.readers.empty() && !all_quiet(w, offset, bytes, touch))
         for (u32 half = offset / 2; half <= (offset + (u32)bytes - 1) / 2; ++half) watch(w, in, half, touch);
-    if (!g.shadow.readers.empty() && w.pending) note_lds(w, offset, bytes, touch != Touch::read);
+    if (!g.shadow.readers.empty() && w.pending) note_lds(w, offset, bytes, touch);
     if (!g.written.empty()) watch_unset(w, in, offset, bytes, touch);
     return g.lds.data() + offset;
 }

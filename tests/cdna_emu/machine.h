@@ -123,6 +123,7 @@ struct Program {
 
 /* Who touched each two bytes of LDS, and in which barrier interval. */
 struct LdsShadow {
+    enum { BY_ATOMIC = 0xfffe };                               /* as the writer */
     std::vector<u16> write_epoch, writer, read_epoch, readers; /* readers: a bit a wave, a group has at most 16 */
     void clear(size_t halves) {
         for (std::vector<u16> *v : {&write_epoch, &writer, &read_epoch, &readers}) v->assign(halves, 0);

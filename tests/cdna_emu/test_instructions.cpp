@@ -296,14 +296,17 @@ static void faults(CodeObject &code) {
         sees(code, watched.buffer(r).value(0u), "a wait is missing");
     }
     std::vector<uint32_t> shared(257, 0);
-    for (const char *kernel : {"waits_read", "waits_write", "waits_semaphore"})
+    const std::pair<const char *, const char *> between_waves[] = {{"waits_read", "no wait before it"},
+                                                                   {"waits_write", "no wait before it"},
+                                                                   {"waits_semaphore", "a semaphore is passed on"}};
+    for (const auto &[kernel, words] : between_waves)
         for (uint32_t schedule = 0; schedule < 8; ++schedule) {
             Call blind(kernel, 1, 256), fine(kernel, 1, 256), watched(kernel, 1, 256);
             for (Call *call : {&blind, &fine, &watched}) call->launch.races = true, call->launch.schedule = schedule;
             code.run(blind.buffer(shared).value(0u).launch);
             fine.launch.waits = watched.launch.waits = true;
             code.run(fine.buffer(shared).value(1u).launch);
-            sees(code, watched.buffer(shared).value(0u), "wait");
+            sees(code, watched.buffer(shared).value(0u), words);
         }
     Call unwatched("unset_lds", 1, 64), whole("unset_lds", 1, 64), part("unset_lds", 1, 64);
     code.run(unwatched.buffer(r).value(5u).launch);

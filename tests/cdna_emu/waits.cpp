@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * What a missing s_waitcnt does on a GPU (Launch.waits). The emulator's accesses are done at once, so results never
- * show it: registers touched while a load that fills them is pending; LDS that an access may touch behind a barrier,
+ * show it: registers touched while a load that fills them is pending; LDS that an access may touch after a barrier,
  * which lds.cpp takes for one of that interval; semaphores passed on before the workgroup's additions are there.
  * Rules of gfx9's counters: vmcnt counts loads, stores and atomics, in order; lgkmcnt counts LDS, in order, and
  * constant loads, in no order; flat counts in both, in no order. Which registers an instruction names is read from its
@@ -44,7 +44,7 @@ struct Touched {
     u64 by;
     u32 offset;
     int bytes;
-    bool write;
+    Touch touch;
 };
 } // namespace
 
@@ -110,7 +110,7 @@ static Guard guard_of(const Instruction &in) {
     else if (memory) {
         g.queue = begins(name, "flat_") ? Queue::flat : Queue::vector;
         g.fills = (load && !holds(name, "_lds_")) || (holds(name, "_atomic_") && in.returns);
-        g.changes = !load;
+        g.changes = !load && !begins(name, "scratch_"); /* gfx90a's scratch is a buffer; our kernels have none */
         g.device = holds(in.text(), " glc") || holds(in.text(), " sc1");
     } else if (name == "s_memtime" || name == "s_memrealtime") g.queue = Queue::constant, g.fills = true;
     else if (begins(name, "ds_")) {
@@ -179,21 +179,28 @@ void watch_waits(Wave &w, const Instruction &in, int number) {
     if (g.queue != Queue::vector) add(p, p.lgkm, load), p.lds_begun += g.queue == Queue::lds;
 }
 
-void note_lds(Wave &w, u32 offset, int bytes, bool write) {
-    w.pending->touched.push_back({w.pending->lds_begun, offset, bytes, write});
+static void forget_done(Pending &p) {
+    while (!p.touched.empty() && p.touched.front().by <= p.lds_done) p.touched.pop_front();
 }
 
+void note_lds(Wave &w, u32 offset, int bytes, Touch touch) {
+    forget_done(*w.pending);
+    w.pending->touched.push_back({w.pending->lds_begun, offset, bytes, touch});
+}
+
+/* A wave ends once all that it began is done. */
 void cross_barrier(Wave &w) {
     Pending &p = *w.pending;
+    if (w.done) p.touched.clear(), p.changes_done = p.changes_begun;
     p.changes_at_barrier = p.changes_begun;
-    while (!p.touched.empty() && p.touched.front().by <= p.lds_done) p.touched.pop_front();
+    forget_done(p);
     LdsShadow &s = w.group->shadow;
     const u16 epoch = w.group->epoch, self = (u16)(1u << w.number);
     for (const Touched &t : p.touched)
         for (u32 half = t.offset / 2; half <= (t.offset + (u32)t.bytes - 1) / 2; ++half)
-            if (t.write) {
+            if (t.touch != Touch::read) {
                 s.write_epoch[half] = epoch;
-                s.writer[half] = (u16)w.number;
+                s.writer[half] = t.touch == Touch::atomic ? (u16)LdsShadow::BY_ATOMIC : (u16)w.number;
             } else {
                 s.readers[half] = (u16)((s.read_epoch[half] == epoch ? s.readers[half] : 0) | self);
                 s.read_epoch[half] = epoch;

@@ -29,7 +29,7 @@ void pending_clear(Pending &pending);
 /* Before instruction `number` of the kernel runs: throws Fault where it touches what is not there yet. */
 void watch_waits(Wave &w, const Instruction &in, int number);
 /* Bytes of LDS that the instruction just watched touches: they stay touched until it is waited for. */
-void note_lds(Wave &w, u32 offset, int bytes, bool write);
+void note_lds(Wave &w, u32 offset, int bytes, Touch touch);
 /* The wave is at a barrier that all have reached, and the next interval has begun. */
 void cross_barrier(Wave &w);
 /* Where the lanes' dwords in global memory are. Throws Fault where a store passes on a semaphore, a word that waves

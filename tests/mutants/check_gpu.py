@@ -341,7 +341,7 @@ class Check:
     def usual_and_rows(self, work, cases):
         """Without a bug: the usual cases pass, and each row's own in the time that a planted bug has, or "hangs" would tell nothing."""
         status, output = self.conform(work, None, cases)
-        for row in {(*m["cases"], self.vendor.repeat(m), "emulator_waits" in m): m for m in self.own_cases}.values():
+        for row in {(*m["cases"], self.vendor.repeat(m), m.get("emulator_waits")): m for m in self.own_cases}.values():
             if status != 0:
                 break
             status, output = self.conform(work, row, None, races=False)
