@@ -175,8 +175,13 @@ DEV_FN void dev_store_release(uint32_t *to, uint32_t x) {
 
 #include "math_gfx9.h"
 
-/* x, a NaN as the one whose low bits are 0: those of others overflow where CDNA's loop rounds to bf16 by adding. */
+/* x, a NaN as the one whose low bits are 0: those of others overflow where CDNA's loop rounds to bf16 by adding, which
+ * gfx950 has an instruction for. */
+#if defined(__gfx950__)
+DEV_FN float dev_usual_nan(float x) { return x; }
+#else
 DEV_FN float dev_usual_nan(float x) { return x != x ? __builtin_nanf("") : x; }
+#endif
 
 DEV_FN float dev_from_bf16(uint16_t bits) { return __builtin_bit_cast(float, (uint32_t)bits << 16); }
 DEV_FN float dev_from_f16(uint16_t bits) { return (float)__builtin_bit_cast(_Float16, bits); }
