@@ -74,7 +74,7 @@ typedef struct stw_attn_work {
     size_t workspace_size;      /* set by attn_prepare, for a workspace at a multiple of 256 */
     char note[384];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
     const char *slower;         /* set by attn_prepare: what the fastest kernels do not take */
-    uint32_t bm, bn;            /* set by attn_prepare: the main loop's tile; 0: the variant's */
+    uint32_t bm, bn;            /* set by attn_prepare: the main loop's tile, which may not be the variant's */
     /* Set by attn_prepare, where the backward sums dQ in its workspace, else 0: rows of a block of these sums, columns,
      * and two numbers of their order. Calls for which all four are the same can share sums (STW_FEAT_KEPT_DQ). */
     uint32_t dq_order[4];

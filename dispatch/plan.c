@@ -170,8 +170,7 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
     stw_text_add(text, "problem: %s\n", problem);
     stw_text_add(text, "backend: %s\narch: %s\ndevice: %s\n", stw_backend_name(plan->context->ops->backend),
                  plan->context->device.arch->name, plan->context->device.name);
-    stw_text_add(text, "variant: %s\ntile: %ux%u, loop %s\n", variant->id, work->bm ? work->bm : variant->bm,
-                 work->bn ? work->bn : variant->bn, variant->loop->name);
+    stw_text_add(text, "variant: %s\ntile: %ux%u, loop %s\n", variant->id, work->bm, work->bn, variant->loop->name);
     stw_text_add(text, "why: %s", plan->why[0] ? plan->why : "the rules below, in order\n");
     stw_text_add(text, "workspace: %zu bytes\n", stw_plan_workspace_size(plan));
     stw_text_add(text, "deterministic: %s\n",

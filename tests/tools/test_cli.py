@@ -201,6 +201,11 @@ class Cli(CommandTest):
         self.assertEqual([line for line in done.stdout.splitlines() if line.startswith("  ")],
                          ["  " + line for line in document["rules"]])
 
+    def test_explain_names_the_main_loops_tile(self):
+        for dtype, tile in (("f64", "32x64"), ("bf16", r"[1-9]\d*x[1-9]\d*")):
+            done = sternway("explain", "--backend", "cpu", f"attn_bwd:{dtype}:b1h1s40d64")
+            self.assertRegex(done.stdout, rf"(?m)^tile: {tile}, loop ")
+
     def test_explain_counts_the_tiles_of_masks(self):
         for options, words in (("s1024d8:intervals_from_below:draw_chunk:draw256", "25.00% visible, 0.00% partial"),
                                # of 8 x 8 tiles four documents have three each, two of which the diagonal cuts
