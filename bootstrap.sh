@@ -234,8 +234,8 @@ tests() {
 }
 
 # CI stops after 90 minutes, and all tests take longer on two cores. So each day has another third of those that may
-# wait: labels emu and wait, and all under the sanitizers. It is a quarter behind a build of more than 20 minutes, a fifth
-# behind one of more than 40, which all images from nothing may take. STW_PART=N: the Nth part, STW_PART=all: all.
+# wait: labels emu and wait, and all under the sanitizers. It is a quarter after a build of more than 20 minutes, a fifth
+# after one of more than 40, which all images from nothing may take. STW_PART=N: the Nth part, STW_PART=all: all.
 run_tests() { # FOLDER, ctest's arguments of the tests that may wait for another day, --, those of all
     local folder=$1 parted=() names=() parts=3; shift
     while [ "$1" != -- ]; do parted+=("$1"); shift; done; shift

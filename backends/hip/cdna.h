@@ -92,8 +92,8 @@ DEV_FN void cdna_store_unseen(DEV_GLOBAL uint32_t *to, uint32_t x, bool stores) 
                  "v"(0), "v"(x), "s"(to)
                  : "scc", "memory");
 }
-/* Until *from, of which `seen` is an earlier value, is x, or the launch's *unordered is not 0. It begins with wait
- * states, too. */
+/* Waits until *from is x, or the launch's *unordered is not 0. `seen` is an earlier value of *from. Wait states: as in
+ * cdna_store_unseen. */
 DEV_FN void cdna_wait_unseen(DEV_GLOBAL uint32_t *from, uint32_t seen, uint32_t x) {
     uint64_t flag;
     uint32_t now;

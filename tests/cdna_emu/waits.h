@@ -32,8 +32,8 @@ void watch_waits(Wave &w, const Instruction &in, int number);
 void note_lds(Wave &w, u32 offset, int bytes, Touch touch);
 /* The wave is at a barrier that all have reached, and the next interval has begun. */
 void cross_barrier(Wave &w);
-/* Where the lanes' dwords in global memory are. Throws Fault where a store passes on a semaphore, a word that waves
- * look at, and the workgroup's additions and stores before it may not be there yet. */
+/* Throws Fault where a store passes on a semaphore, a word that waves look at, before the workgroup's additions and
+ * stores are acknowledged. `at`: the lanes' dwords in global memory. */
 void watch_semaphores(Wave &w, const Instruction &in, u8 *const *at, u64 lanes);
 
 std::shared_ptr<Semaphores> semaphores_new();

@@ -189,7 +189,7 @@ WAITS(waits_overwritten, "global_load_dword %0, %2, off\n\t", "s_waitcnt vmcnt(0
 WAITS_BARRIER(waits_read, WRITE, READ)
 WAITS_BARRIER(waits_write, READ, WRITE)
 
-/* All waves add, and behind a barrier wave 0 passes a semaphore on. */
+/* All waves add, and after a barrier wave 0 passes a semaphore on. */
 KERNEL waits_semaphore(uint32_t *result, uint32_t wait) {
     GLOBAL uint32_t *semaphore = (GLOBAL uint32_t *)result, *sum = semaphore + 1 + thread();
     const uint32_t seen = __hip_atomic_load(semaphore, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
