@@ -130,6 +130,11 @@ template <class C> struct attn_cdna_turn<C, CDNA_NO_TURNS> {
 
 /* ---- features of single pairs ---- */
 
+/* An f32 of the caller's: bf16's scores need a usual NaN, other types convert any. */
+template <class C> DEV_FN float cdna_usual_nan(float x) {
+    return sizeof(typename C::T) == 2 && !dev_is_f16<typename C::T>::yes ? dev_usual_nan(x) : x;
+}
+
 /* A number that all lanes share, in a scalar register where vector registers are few. */
 DEV_FN float cdna_scalar(float x) { return __builtin_bit_cast(float, dev_uniform(__builtin_bit_cast(int, x))); }
 template <class C> DEV_FN float cdna_shared(float x) {
@@ -166,7 +171,7 @@ template <class C> struct attn_cdna_alibi {
     }
     DEV_METHOD void lift() {}
     DEV_METHOD void enter_head(const attn_work_tile &u, cdna_launch l, int h, int, int) {
-        slope = dev_usual_nan(l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h]) * DEV_LOG2E;
+        slope = cdna_usual_nan<C>(l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h]) * DEV_LOG2E;
     }
 };
 template <class C> struct attn_cdna_feature<C, CDNA_ALIBI> : attn_cdna_alibi<C> {
@@ -482,7 +487,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
         to_log2 = biased ? DEV_LOG2E : 1.0f;
         slope = 0.0f;
         if (l->p.features & STW_FEAT_ALIBI)
-            slope = dev_usual_nan(l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h]) *
+            slope = cdna_usual_nan<C>(l->p.alibi_slopes[dev_uniform(u.b) * l->p.alibi_stride_batch + h]) *
                     ((columns ? 1.0f : -1.0f) * (biased ? 1.0f : DEV_LOG2E));
         slope = cdna_shared<C>(slope);
         more.set(u, l, high);
@@ -557,8 +562,7 @@ template <class C> struct attn_cdna_feature<C, CDNA_BIAS> : attn_cdna_bias<C> {
                 bits |= x ? 0u : 1u << 16 * part << bit;
                 x = 0;
             });
-        else if constexpr (sizeof(typename C::T) == 2 && !dev_is_f16<typename C::T>::yes)
-            of_each([&](uint32_t &x, int) { x = dev_bits(dev_usual_nan(dev_of_bits(x))); });
+        else of_each([&](uint32_t &x, int) { x = dev_bits(cdna_usual_nan<C>(dev_of_bits(x))); });
     }
     /* Of query 4 g + r and tile i. */
     template <bool ANY> DEV_METHOD float added(int half, int i, int r) const {

@@ -175,8 +175,8 @@ DEV_FN void dev_store_release(uint32_t *to, uint32_t x) {
 
 #include "math_gfx9.h"
 
-/* x, a NaN as the one whose low bits are 0: those of others overflow where CDNA's loop rounds to bf16 by adding, which
- * gfx950 has an instruction for. */
+/* x, or for any NaN the one whose low bits are 0. CDNA's loop rounds to bf16 by an addition, in which others overflow;
+ * gfx950 has an instruction. */
 #if defined(__gfx950__)
 DEV_FN float dev_usual_nan(float x) { return x; }
 #else
