@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """One rank of test_context_parallel.py: cp_rank.py RANK SIZE STORE"""
 import datetime
+import gc
 import pathlib
 import re
 import sys
@@ -89,7 +90,13 @@ def program_of_the_document():
     cp.close()
 
 
+def threads_of_gloo() -> int:
+    names = [task.joinpath("comm").read_text() for task in pathlib.Path("/proc/self/task").iterdir()]
+    return sum("gloo" in name for name in names)
+
+
 def main():
+    gc.disable()  # what is left in cycles stays
     rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size,
@@ -113,7 +120,11 @@ def main():
         if "attn.heads_q is 4 on rank 0 and 2 on rank 1" not in str(error):
             sys.exit(f"other words: {error}")
     cp.close()
+    del cp
+    before = threads_of_gloo()
     dist.destroy_process_group()
+    if not before or threads_of_gloo():
+        sys.exit(f"{before} threads of gloo before the group's end, {threads_of_gloo()} after it: something keeps the group")
     print("fine")
 
 

@@ -106,10 +106,13 @@ class _Link:
         if read is None:
             raise NotImplementedError(f"context_parallel: PyTorch {torch.__version__} does not tell a group's communicator "
                                       "(ProcessGroupNCCL._comm_ptr)")
-        self.device, self.left, self.kept = device, [], []
-        self.transport = _Transport(struct_size=ctypes.sizeof(_Transport))
-        make = library.stw_cp_transport_rccl if torch.version.hip else library.stw_cp_transport_nccl
-        _check(library, make(ctypes.c_void_p(read()), ctypes.byref(self.transport)))
+        self.device, self.left, self.kept, self.library, self.communicator = device, [], [], library, read()
+
+    def transport(self) -> _Transport:
+        transport = _Transport(struct_size=ctypes.sizeof(_Transport))
+        make = self.library.stw_cp_transport_rccl if torch.version.hip else self.library.stw_cp_transport_nccl
+        _check(self.library, make(ctypes.c_void_p(self.communicator), ctypes.byref(transport)))
+        return transport
 
     def options(self) -> dict:
         """Of the context: this GPU and its memory."""
@@ -135,10 +138,15 @@ class _Wire:
         self.left: list = []  # works that failed, which may be under way still, and the memory of their calls
         self.kept: list = []
         self.text = ctypes.create_string_buffer(512)
-        self.transport = _Transport(struct_size=ctypes.sizeof(_Transport), name=b"torch.distributed")
+
+    def transport(self) -> _Transport:
+        """Calls of C that end here. It holds the wire, which must not hold it: a cycle would keep the group, whose threads
+        a program that ends must not find running (they abort it when they ask for the interpreter)."""
+        transport = _Transport(struct_size=ctypes.sizeof(_Transport), name=b"torch.distributed")
         for name, words in _CALLS.items():
-            setattr(self.transport, name, _type_of(words)(self.guarded(getattr(self, name))))
-        self.transport.error_text = dict(_Transport._fields_)["error_text"](lambda user, error: ctypes.addressof(self.text))
+            setattr(transport, name, _type_of(words)(self.guarded(getattr(self, name))))
+        transport.error_text = dict(_Transport._fields_)["error_text"](lambda user, error: ctypes.addressof(self.text))
+        return transport
 
     @staticmethod
     def options() -> dict:
@@ -185,10 +193,10 @@ class _Wire:
                 if not work.wait(self.timeout):
                     raise RuntimeError(f"the others did not come within {self.timeout}")
             except Exception as error:  # noqa: BLE001
-                failure = failure or error
+                failure = failure or str(error)  # its words alone: an exception keeps this frame, and so the group
                 self.left.append(work)
         if failure:
-            raise failure
+            raise RuntimeError(failure)
 
 
 def rows_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -246,11 +254,11 @@ class ContextParallel:
         self.order, self.schedule, self.ranks_per_node = ORDERS[order], SCHEDULES[schedule], ranks_per_node
         self.library, self.plans = _library(), {}
         self.wire = _Wire(self.group, timeout) if wire == "gloo" else _Link(self.group, self.library)
-        self.device = self.wire.device
+        self.transport, self.device = self.wire.transport(), self.wire.device
         self.context, self.cp = ctypes.c_void_p(), ctypes.c_void_p()
         opts = _fill(_native.ContextOpts, **self.wire.options())
         _check(self.library, self.library.stw_context_create(opts, ctypes.byref(self.context)))
-        _check(self.library, self.library.stw_cp_create(ctypes.byref(self.wire.transport), self.rank, self.size,
+        _check(self.library, self.library.stw_cp_create(ctypes.byref(self.transport), self.rank, self.size,
                                                         ctypes.byref(self.cp)))
 
     def close(self) -> None:
