@@ -13,7 +13,9 @@
  * Loads run a step ahead where there are two stages of Q and dO; besides, those of one CTA take turns with the products
  * of the others on its multiprocessor. delta is made here too, by
  * eight threads a row. Rows that take part in nothing must not be multiplied, not even by 0: they become zeros when
- * they have arrived. No result depends on an order: the same kernel serves deterministic mode. */
+ * they have arrived. Where a block has more than two SUBs, a warpgroup makes no S, dP, dV and dK of one whose queries see
+ * none of its keys, and writes zeros to their dS. No result depends on an order: the same kernel serves deterministic
+ * mode. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_SHORT_H
 #define STW_CUDA_ATTN_BWD_SM90_SHORT_H
 
@@ -233,7 +235,7 @@ template <class C> struct sm90_short_statistics {
             x.y = *attn_float_at(p.dlse, (p.features & STW_FEAT_PACKED_DLSE) != 0, tile.seq, tile.b, h, i);
         return x;
     }
-    /* The statistics as the loop wants them. Says whether this thread has an infinite LSE. */
+    /* The statistics as the loop wants them. Says whether this thread's row sees keys and has an infinite LSE. */
     DEV_METHOD bool finish(const stw_attn_launch &l, const attn_work_tile &tile, int64_t h, int64_t i0, float2 row,
                            char *smem) const {
         const stw_attn_params &p = l.p;
@@ -247,7 +249,7 @@ template <class C> struct sm90_short_statistics {
         stats[C::BM + r] = counts ? -delta : 0.0f; /* P is 0 there, and 0 times D must be 0 */
         if ((p.features & STW_FEAT_WRITE_DELTA) && i0 + r < tile.seq.q.rows)
             *attn_float_at(p.delta, (p.features & STW_FEAT_PACKED_DELTA) != 0, tile.seq, tile.b, h, i0 + r) = delta;
-        return !counts;
+        return sees && !counts;
     }
 };
 
@@ -283,7 +285,6 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
     const uint32_t ds_to = base + C::AT_DS + group * BM * 128 + ((lane / 16) * 8 + lane % 8) * 128 +
                            (((warp * 2 + lane / 8 % 2) ^ (lane % 8)) * 16);
     const int blocks = dev_uniform((int)stw_blocks_of(tile.seq.q.rows, BM)), heads = (int)p.group;
-    const bool keys_whole = dev_uniform((int)(tile.seq.kv.used >= BN)) != 0;
     bool keys_arrived = false;
     DEV_ROLLED_FOR (int step = 0; step < heads * blocks; ++step) {
         const int turn = step / blocks, block = step - turn * blocks;
@@ -313,8 +314,6 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
             sm90_short_zero_rows<C, BM>(smem + C::AT_DOUT + stage * C::ROWS_BYTES, tile.seq.q_low - i0,
                                         tile.seq.q_end - i0);
         }
-        const bool inner =
-            keys_whole && rows_whole && tile.seq.band.low <= -(i0 + BM - 1) && tile.seq.band.high >= BN - 1 - i0;
         const bool any_dead = __syncthreads_or(dead) != 0;
 
         /* scores of SUB queries at a time */
@@ -328,9 +327,7 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
             mma_ABt(s, k_rows, q_rows);
             mma_ABt(dp, v_rows, dout_rows);
         };
-        sm90_mma_fence();
-        scores(0);
-        DEV_UNROLL_FOR (int sub = 0; sub < C::SUBS; ++sub) {
+        auto gradients = [&](int sub, bool hides) {
             const float *stats = (const float *)(const void *)(smem + C::AT_STATS) + sub * SUB + lane % 4 * 2;
             sm90_mma_wait<0>();
             sm90_pin(s);
@@ -340,7 +337,7 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
                 const float2 one[1] = {lse};
                 sm90_exponentials((float(&)[4])s[4 * i], one, maps.factor);
             }
-            if (!inner) {
+            if (hides) {
                 const int row = 16 * wave + lane / 4, from = (int)i0 + sub * SUB + lane % 4 * 2;
                 int2 a = *(const int2 *)(const void *)(seen + 2 * row),
                      b = *(const int2 *)(const void *)(seen + 2 * row + 16);
@@ -352,14 +349,60 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
             DEV_UNROLL_FOR (int i = 0; i < SUB / 4; ++i) p16[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
             float2 delta[PIECES];
             DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) delta[i] = *(const float2 *)(const void *)(stats + BM + 8 * i);
-            sm90_score_gradients<T>(ds16, dp, s, delta, !inner || any_dead);
+            sm90_score_gradients<T>(ds16, dp, s, delta, hides || any_dead);
             DEV_UNROLL_FOR (int i = 0; i < SUB / 16; ++i)
                 sm90_stmatrix_trans(ds_to + sub * (SUB * 128) + i * 2048, ds16 + 4 * i);
             sm90_mma_fence();
             DEV_UNROLL_FOR (int k = 0; k < SUB; k += 16) sm90_mma<T>::rs(dv, p16 + k / 4, dout.rows(sub * SUB + k));
             DEV_UNROLL_FOR (int k = 0; k < SUB; k += 16) sm90_mma<T>::rs(dk, ds16 + k / 4, q.rows(sub * SUB + k));
             sm90_mma_commit();
-            if (sub + 1 < C::SUBS) scores(sub + 1);
+        };
+        /* In SUBs of queries: outside [first, end) none sees a key of this warpgroup; in [plain_first, plain_end) all see
+         * all 64. From `all` on no row sees any key: their dS may stay what it was, since dQ's store writes zeros. */
+        const int64_t key = 64 * group, used = tile.seq.kv.used;
+        const stw_band band = tile.seq.band;
+        int all = C::SUBS, first = 0, end = C::SUBS, plain_first = 0, plain_end = C::SUBS;
+        if (!rows_whole || key + 64 > used || band.low > key - (i0 + BM - 1) || band.high < key + 63 - i0) {
+            const int64_t low = tile.seq.q_low, rows_end = tile.seq.q_end;
+            auto subs = [&](int64_t row, int begun) {
+                return dev_uniform(((int)stw_clamp_i64(row - i0, 0, BM) + begun) / SUB);
+            };
+            enum { BEGUN = SUB - 1 };
+            all = subs(rows_end, BEGUN);
+            first = subs(stw_larger(low, key - band.high), 0);
+            end = key < used ? subs(stw_smaller(rows_end, key + 64 - band.low), BEGUN) : 0;
+            plain_first = subs(stw_larger(low, key + 63 - band.high), BEGUN);
+            plain_end = key + 64 <= used ? subs(stw_smaller(rows_end, key + 1 - band.low), 0) : 0;
+        }
+        auto hides = [&](int sub) { return sub < plain_first || sub >= plain_end; };
+        /* A loop of its own: a branch around products of the one below makes ptxas serialize all of them (C7511). */
+        if (C::SUBS > 2 && end - first < C::SUBS) {
+            auto zero = [&](int from, int to) {
+                const uint32_t zeros[4] = {0, 0, 0, 0};
+                DEV_ROLLED_FOR (int sub = from; sub < to; ++sub)
+                    DEV_UNROLL_FOR (int i = 0; i < SUB / 16; ++i)
+                        sm90_stmatrix_trans(ds_to + sub * (SUB * 128) + i * 2048, zeros);
+            };
+            zero(0, min(first, all));
+            zero(max(end, first), all);
+            DEV_ROLLED_FOR (int sub = first; sub < end; ++sub) {
+                sm90_mma_fence();
+                scores(sub);
+                gradients(sub, hides(sub));
+                sm90_mma_wait<0>();
+                sm90_pin(dk);
+                sm90_pin(dv);
+            }
+        } else {
+            sm90_mma_fence();
+            scores(0);
+            DEV_UNROLL_FOR (int sub = 0; sub < C::SUBS; ++sub) {
+                gradients(sub, hides(sub));
+                if (sub + 1 < C::SUBS) scores(sub + 1);
+            }
+            sm90_mma_wait<0>();
+            sm90_pin(dk);
+            sm90_pin(dv);
         }
         sm90_fence_async_shared();
         dev_barrier();
@@ -371,8 +414,6 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
         sm90_mma_fence();
         mma_AB(dq, ds, k_all);
         sm90_mma_wait<0>(dq);
-        sm90_pin(dk);
-        sm90_pin(dv);
         const bool more = step + 1 < heads * blocks;
         if (more) { /* all have read Q and dO, and dS */
             dev_barrier();
@@ -384,7 +425,8 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
         char *const mine =
             smem + C::AT_DS + wave_anew * 2048; /* COLS is HD: of the dQ rows that this warpgroup makes */
         T *to = (T *)p.dq.data + dev_row(p.dq, tile.b, head, tile.seq.q.first + row) + dq_col;
-        sm90_short_store<C>(dq, to, p.dq.seq, tile.seq.q.used - row, tile.seq.q.rows - row, (int)p.head_dim_qk - dq_col,
+        /* zeros from q_end on */
+        sm90_short_store<C>(dq, to, p.dq.seq, tile.seq.q_end - row, tile.seq.q.rows - row, (int)p.head_dim_qk - dq_col,
                             (l.vectors & STW_VECTOR_DQ) != 0, p.scale, mine);
         if (more) dev_barrier(); /* the next dS goes where rows of dQ have been */
     }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """One rank of test_context_parallel.py: cp_rank.py RANK SIZE STORE"""
+import contextlib
 import datetime
 import gc
 import pathlib
@@ -91,7 +92,10 @@ def program_of_the_document():
 
 
 def threads_of_gloo() -> int:
-    names = [task.joinpath("comm").read_text() for task in pathlib.Path("/proc/self/task").iterdir()]
+    names = []
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended since
+            names.append(task.joinpath("comm").read_text())
     return sum("gloo" in name for name in names)
 
 
@@ -120,11 +124,11 @@ def main():
         if "attn.heads_q is 4 on rank 0 and 2 on rank 1" not in str(error):
             sys.exit(f"other words: {error}")
     cp.close()
-    del cp
-    before = threads_of_gloo()
+    if not threads_of_gloo():
+        sys.exit("this PyTorch gives gloo's threads no such names: the test has to find them otherwise")
     dist.destroy_process_group()
-    if not before or threads_of_gloo():
-        sys.exit(f"{before} threads of gloo before the group's end, {threads_of_gloo()} after it: something keeps the group")
+    if threads_of_gloo():
+        sys.exit("gloo's threads run on after the group's end: something keeps the group")
     print("fine")
 
 

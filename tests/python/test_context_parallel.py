@@ -106,6 +106,7 @@ def test_a_group_of_nccl_gives_its_own_communicator(monkeypatch, hip, call, back
     pretend(monkeypatch, group, hip)
     assert module._wire_of(group) == "nccl"
     link = module._Link(group, types.SimpleNamespace(**{call: lambda comm, transport: seen.append(comm.value) or 0}))
+    link.transport()
     assert seen == [0x5100]
     assert link.options() == {"backend": getattr(module._native, backend), "memory": module._native.MEMORY_DEVICE,
                               "flags": module._native.CONTEXT_HAS_DEVICE, "device": 3}
@@ -122,7 +123,7 @@ def test_what_nccl_groups_lack_is_told(monkeypatch):
     with pytest.raises(module._native.Error, match="cp_transport_nccl"):  # the library's own words: comm is null, or no NCCL
         group = FakeGroup()
         module._Link(types.SimpleNamespace(reduced=1, _get_backend=lambda device: types.SimpleNamespace(_comm_ptr=lambda: 0)),
-                     module._library())
+                     module._library()).transport()
 
 
 @pytest.mark.skipif(not torch.distributed.is_nccl_available(), reason="PyTorch without NCCL")

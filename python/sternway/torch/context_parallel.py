@@ -140,8 +140,8 @@ class _Wire:
         self.text = ctypes.create_string_buffer(512)
 
     def transport(self) -> _Transport:
-        """Calls of C that end here. It holds the wire, which must not hold it: a cycle would keep the group, whose threads
-        a program that ends must not find running (they abort it when they ask for the interpreter)."""
+        """The callbacks for C. They hold the wire, so the wire must not hold them: a cycle would keep the group, and a
+        thread of gloo's that asks for the interpreter while that shuts down aborts the process."""
         transport = _Transport(struct_size=ctypes.sizeof(_Transport), name=b"torch.distributed")
         for name, words in _CALLS.items():
             setattr(transport, name, _type_of(words)(self.guarded(getattr(self, name))))
@@ -193,7 +193,7 @@ class _Wire:
                 if not work.wait(self.timeout):
                     raise RuntimeError(f"the others did not come within {self.timeout}")
             except Exception as error:  # noqa: BLE001
-                failure = failure or str(error)  # its words alone: an exception keeps this frame, and so the group
+                failure = failure or str(error) or type(error).__name__  # an exception itself would keep this frame
                 self.left.append(work)
         if failure:
             raise RuntimeError(failure)
@@ -262,12 +262,15 @@ class ContextParallel:
                                                         ctypes.byref(self.cp)))
 
     def close(self) -> None:
-        """Gives plans and memory back; the group is the caller's."""
+        """Gives plans, memory and the group back, which is the caller's. Only messages that a failure left under way keep
+        theirs."""
         for plan, _ in self.plans.values():
             self.library.stw_cp_plan_destroy(plan)
         self.library.stw_cp_destroy(self.cp)
         self.library.stw_context_destroy(self.context)
-        self.plans, self.cp, self.context = {}, ctypes.c_void_p(), ctypes.c_void_p()
+        self.plans, self.cp, self.context, self.group = {}, ctypes.c_void_p(), ctypes.c_void_p(), None
+        if self.wire and not self.wire.left:
+            self.wire = self.transport = None
 
     def rows(self, total: int, rank: int | None = None) -> torch.Tensor:
         """The rows of a sequence of `total` rows that a rank holds, in its order."""
@@ -356,7 +359,7 @@ class ContextParallel:
             status = run(plan, args, ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(size),
                          ctypes.c_void_p(self.wire.stream()))
         if self.wire.left:  # messages that a failure left under way
-            self.wire.kept.append((workspace, tensors, options))
+            self.wire.kept.append((workspace, [t.detach() for t in tensors.values()], options))  # no graph, which leads here
         _check(self.library, status)
 
 
