@@ -549,7 +549,7 @@ const conform_row conform_rows[] = {
                   "b1h2s260x300d64 data_denormal_q:causal_tl", "b1h2s97x65d128 data_denormal_dout:causal_br",
                   "b2h2s45x300d128 data_denormal_dout", "b2h2s45x300d64 data_denormal_dout:causal_tl",
                   "b2h2s70x210d128 data_small", "b1h2s33x97d64 data_small:causal_br:dlse",
-                  "b1h2s70x290d64 data_denormal_dout:scale1000", "b1h2s97x165d256 data_denormal_dout:scale-1000:det",
+                  "b1h2s70x290d64 data_denormal_dout:scale1000", "b1h2s97x165d256 data_denormal_dout:scale-300:det",
                   "b3h2s90x100d64 data_denormal:thd", "b1h2k1s200x97d64 data_denormal:det",
                   "b1h2k1s70x300d128 data_small:det:wl40:wr9", "b1h2s40x150d192x128 data_denormal:det",
                   "data_zero_lse:wl0:wr0", "data_inf_lse", "data_inf_lse:causal_tl:bias_1hqk:grads_qkvb",
