@@ -357,8 +357,8 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
             DEV_UNROLL_FOR (int k = 0; k < SUB; k += 16) sm90_mma<T>::rs(dk, ds16 + k / 4, q.rows(sub * SUB + k));
             sm90_mma_commit();
         };
-        /* In SUBs of queries: outside [first, end) none sees a key of this warpgroup; in [plain_first, plain_end) all see
-         * all 64. From `all` on no row sees any key: their dS may stay what it was, since dQ's store writes zeros. */
+        /* In SUBs of queries: outside [first, end) none sees a key of this warpgroup; in [plain_first, plain_end) all
+         * see all 64. From `all` on no row sees any key: dS may stay what it was, since dQ's store writes zeros. */
         const int64_t key = 64 * group, used = tile.seq.kv.used;
         const stw_band band = tile.seq.band;
         int all = C::SUBS, first = 0, end = C::SUBS, plain_first = 0, plain_end = C::SUBS;
