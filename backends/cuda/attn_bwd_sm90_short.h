@@ -12,9 +12,9 @@
  *
  * Loads run a step ahead where there are two stages of Q and dO; besides, those of one CTA take turns with the products
  * of the others on its multiprocessor. delta is made here too, by eight threads a row. Rows that take part in nothing
- * must not be multiplied, not even by 0: they become zeros when they have arrived. Where a block has more than two SUBs,
- * a warpgroup makes no S, dP, dV and dK of one whose queries see none of its keys, and writes zeros to their dS. No
- * result depends on an order: the same kernel serves deterministic mode. */
+ * must not be multiplied, not even by 0: they become zeros when they have arrived. Where a block has more than two
+ * SUBs, a warpgroup makes no S, dP, dV and dK of one whose queries see none of its keys, and writes zeros to their dS.
+ * No result depends on an order: the same kernel serves deterministic mode. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_SHORT_H
 #define STW_CUDA_ATTN_BWD_SM90_SHORT_H
 
