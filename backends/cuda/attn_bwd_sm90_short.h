@@ -13,7 +13,7 @@
  * Loads run a step ahead where there are two stages of Q and dO; besides, those of one CTA take turns with the products
  * of the others on its multiprocessor. delta is made here too, by eight threads a row. Rows that take part in nothing
  * must not be multiplied, not even by 0: they become zeros when they have arrived. Where a block has more than two
- * SUBs, a warpgroup makes no S, dP, dV and dK of one whose queries see none of its keys, and writes zeros to their dS.
+ * SUBs, a warpgroup makes no S, dP, dV or dK of one whose queries see none of its keys, and writes zeros to their dS.
  * No result depends on an order: the same kernel serves deterministic mode. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_SHORT_H
 #define STW_CUDA_ATTN_BWD_SM90_SHORT_H
@@ -424,7 +424,7 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
         char *const mine =
             smem + C::AT_DS + wave_anew * 2048; /* COLS is HD: of the dQ rows that this warpgroup makes */
         T *to = (T *)p.dq.data + dev_row(p.dq, tile.b, head, tile.seq.q.first + row) + dq_col;
-        /* zeros from q_end on */
+        /* Rows from q_end on become zeros: some of their dS was not written. */
         sm90_short_store<C>(dq, to, p.dq.seq, tile.seq.q_end - row, tile.seq.q.rows - row, (int)p.head_dim_qk - dq_col,
                             (l.vectors & STW_VECTOR_DQ) != 0, p.scale, mine);
         if (more) dev_barrier(); /* the next dS goes where rows of dQ have been */

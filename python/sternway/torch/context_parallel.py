@@ -262,8 +262,8 @@ class ContextParallel:
                                                         ctypes.byref(self.cp)))
 
     def close(self) -> None:
-        """Gives plans, memory and the group back, which is the caller's. Only messages that a failure left under way keep
-        theirs."""
+        """Gives plans and memory back and lets go of the group, which is the caller's. Where a failure left messages under
+        way, their memory and the group stay with this object."""
         for plan, _ in self.plans.values():
             self.library.stw_cp_plan_destroy(plan)
         self.library.stw_cp_destroy(self.cp)
