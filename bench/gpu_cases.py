@@ -156,8 +156,19 @@ def few_heads():
     return [Case(group, 1, 8, 8192, 128, heads_kv=1, **causal), Case(group, 1, 8, 4096, 128, heads_kv=1, **causal),
             Case(group, 1, 16, 8192, 128, heads_kv=2, **causal), Case(group, 1, 32, 2048, 128, heads_kv=8, **causal),
             Case(group, 1, 8, 8192, 64, heads_kv=1, **causal), Case(group, 1, 8, 8192, 128, heads_kv=1),
-            Case(group, 1, 8, 8192, 256, heads_kv=1, **causal),
+            Case(group, 1, 8, 8192, 256, heads_kv=1, **causal), Case(group, 1, 8, 4096, 256, heads_kv=1),
+            Case(group, 1, 8, 8192, 192, heads_kv=1, **causal), Case(group, 1, 8, 8192, 192, heads_kv=1, dim_v=128, **causal),
             Case(group, 16, 8, 2048, 128, heads_kv=1, lengths=documents(16, 1024, 2048), peers=(FLASH, FA3), **causal)]
+
+
+def few_heads_scores():
+    """The same with what is done to scores: a rank of a model with a softcap, ALiBi, dropout."""
+    group, few = "few key heads, features", dict(causal=True, heads_kv=1)
+    return [Case(group, 1, 8, 8192, 128, softcap=30.0, peers=(PLAIN, FA3), **few), Case(group, 1, 8, 8192, 256, softcap=30.0, peers=(PLAIN, FA3), **few),
+            Case(group, 1, 8, 8192, 128, alibi=True, peers=(PLAIN, FLEX), **few),
+            Case(group, 1, 8, 8192, 128, dropout="flash2", peers=(PLAIN, FLASH), **few),
+            Case(group, 1, 8, 8192, 256, dropout="flash2", peers=(PLAIN, FLASH), **few),
+            Case(group, 1, 8, 8192, 192, grads="f32", peers=(PLAIN, ), **few)]
 
 
 def groups():
@@ -289,5 +300,5 @@ def classes():
             for suite, names in wanted.items() for name in names]
 
 
-SUITES = {suite.__name__: suite for suite in (fa, few_heads, groups, scores, dims, dropout, dropout_more, grads, off16, short, packed, small, cross, near,
-                                              windows, bias, deterministic, f32, masks, classes)}
+SUITES = {suite.__name__: suite for suite in (fa, few_heads, few_heads_scores, groups, scores, dims, dropout, dropout_more, grads, off16, short, packed,
+                                              small, cross, near, windows, bias, deterministic, f32, masks, classes)}

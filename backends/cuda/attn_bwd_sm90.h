@@ -71,7 +71,7 @@
  * they go to the output, or are added to what this work tile has there already, and begin again from 0; each thread
  * reads only what it has written. With STW_FEAT_ROUNDED_SUMS 16-bit outputs follow, and sums stay in registers. With a
  * feature such a kernel makes any of dQ, dK and dV (ANY_OUTPUTS), and dK takes dS from shared memory: from registers
- * the kernels of head_dim 128 spilled 11 to 92 stores.
+ * the kernels of head_dim 128 spilled 11 to 92 stores. Of 16-bit dK and dV its work tiles may be parts.
  *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink past the last wait of a step, where no product runs: the branch to mask_scores ahead
@@ -105,6 +105,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     enum { WAITS_FOR_DS = BIAS || DROPS };
     /* ANY_OUTPUTS: a feature with f32 or few outputs. SUBSETS: dQ, dK and dV are made where they are wanted */
     enum { ANY_OUTPUTS = C::DRAINS && FEATURE != SM90_PLAIN, SUBSETS = C::GENERAL || ANY_OUTPUTS };
+    enum { PARTS = ANY_OUTPUTS && !MASKS }; /* work tiles of 16-bit dK and dV may be parts, as those of GENERAL */
     enum { VALUES_EARLY = C::VALUES_EARLY && !WAITS_FOR_DS };
     /* SHARES_DS: registers lack, and dS goes to shared memory alone; with a third warpgroup dV is made by PART queries,
      * too */
@@ -211,9 +212,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         char *const mine = smem + C::AT_DS + place * C::DS_BYTES + group * BM * 128 + warp * 2048;
         const uint32_t output = vectors == STW_VECTOR_DV ? STW_OUT_DV : STW_OUT_DK;
         if (SUBSETS && !(p.outputs & output)) return;
-        if constexpr (C::DRAINS)
-            sm90_store_either<C>(tile, x, l, output, drained(tile, 0), mine, wave, sm90_lane_anew());
-        else if constexpr (C::GENERAL) sm90_store_general<C>(tile, x, l, output, mine, wave, sm90_lane_anew());
+        if constexpr (C::DRAINS) {
+            if (PARTS && l.part_sums) sm90_store_part<C>(tile, x, l, output, mine, wave, sm90_lane_anew());
+            else sm90_store_either<C>(tile, x, l, output, drained(tile, 0), mine, wave, sm90_lane_anew());
+        } else if constexpr (C::GENERAL) sm90_store_general<C>(tile, x, l, output, mine, wave, sm90_lane_anew());
         else
             sm90_store_keys<C>(tile, x, to, p.dtype, (l.vectors & vectors) != 0, (int)cols, scale, mine, wave,
                                sm90_lane_anew());

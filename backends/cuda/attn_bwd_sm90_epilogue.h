@@ -186,8 +186,27 @@ template <class C> DEV_FN void sm90_add_part(float *to, const float (&x)[C::HD /
     }
 }
 
-/* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*, which is wanted. Sums of a part go to the
- * workspace as they are in registers: for attn_bwd_postprocess_parts.h, or added there for attn_bwd_sm90_rows.h. */
+/* Where the sums of dK or dV of a part begin in the workspace: `each` floats for either. */
+DEV_FN float *sm90_part_place(const stw_attn_launch &l, const attn_work_tile &tile, int each, bool of_dv, bool adds) {
+    const uint32_t head = adds ? (uint32_t)tile.kv_head / l.head_parts : (uint32_t)tile.kv_head,
+                   entry = adds ? tile.index / l.row_parts : tile.index;
+    return l.part_sums + (((int64_t)head * l.part_entries + entry) * 2 + of_dv) * each;
+}
+
+/* Sums of a part go there as they are in registers: for attn_bwd_postprocess_parts.h, or added for
+ * attn_bwd_sm90_rows.h. */
+template <class C>
+DEV_FN void sm90_store_part(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
+                            uint32_t output, char *mine, int wave, int lane) {
+    const bool adds = (l.vectors & STW_SM90_PARTS_ADD) != 0;
+    float *const to =
+        sm90_part_place(l, tile, C::BN * C::HD, output == STW_OUT_DV, adds) + (wave * DEV_WAVE + lane) * 4;
+    if (adds) sm90_add_part<C>(to, x, mine, lane);
+    else
+        DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; i += 4) sm90_store_four(to + i * C::THREADS, x + i);
+}
+
+/* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*, which is wanted. */
 template <class C>
 DEV_FN void sm90_store_general(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
                                uint32_t output, char *mine, int wave, int lane) {
@@ -195,14 +214,7 @@ DEV_FN void sm90_store_general(const attn_work_tile &tile, const float (&x)[C::H
     const stw_attn_params &p = l.p;
     const bool of_dv = output == STW_OUT_DV;
     if (l.part_sums) {
-        const bool adds = (l.vectors & STW_SM90_PARTS_ADD) != 0;
-        const uint32_t head = adds ? (uint32_t)tile.kv_head / l.head_parts : (uint32_t)tile.kv_head,
-                       entry = adds ? tile.index / l.row_parts : tile.index;
-        float *to = l.part_sums + (((int64_t)head * l.part_entries + entry) * 2 + of_dv) * (C::BN * C::HD) +
-                    (wave * DEV_WAVE + lane) * 4;
-        if (adds) sm90_add_part<C>(to, x, mine, lane);
-        else
-            DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; i += 4) sm90_store_four(to + i * C::THREADS, x + i);
+        sm90_store_part<C>(tile, x, l, output, mine, wave, lane);
         return;
     }
     const stw_tensor_param &t = of_dv ? p.dv : p.dk;

@@ -130,7 +130,7 @@ template <class C, class Iterator = sm90_block_iterator> struct sm90_loads {
                          sm90_mbarrier barrier) const {
         int batch = l.p.features & STW_FEAT_PACKED_KV ? 0 : (int)tile.b;
         barrier.expect(C::KEYS_BYTES);
-        const int head = C::GENERAL ? (int)((uint32_t)tile.kv_head / l.head_parts) : tile.kv_head;
+        const int head = C::GENERAL || C::DRAINS ? (int)((uint32_t)tile.kv_head / l.head_parts) : tile.kv_head;
         panels(to, t, (int)(tile.seq.kv.first + tile.j0), head, batch, C::BN, barrier);
     }
     DEV_METHOD void k(const attn_work_tile &tile, int place) const {

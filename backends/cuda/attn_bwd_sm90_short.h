@@ -326,7 +326,7 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
             mma_ABt(s, k_rows, q_rows);
             mma_ABt(dp, v_rows, dout_rows);
         };
-        auto gradients = [&](int sub, bool hides) {
+        auto gradients = [&](int sub, bool masked) {
             const float *stats = (const float *)(const void *)(smem + C::AT_STATS) + sub * SUB + lane % 4 * 2;
             sm90_mma_wait<0>();
             sm90_pin(s);
@@ -336,7 +336,7 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
                 const float2 one[1] = {lse};
                 sm90_exponentials((float(&)[4])s[4 * i], one, maps.factor);
             }
-            if (hides) {
+            if (masked) {
                 const int row = 16 * wave + lane / 4, from = (int)i0 + sub * SUB + lane % 4 * 2;
                 int2 a = *(const int2 *)(const void *)(seen + 2 * row),
                      b = *(const int2 *)(const void *)(seen + 2 * row + 16);
@@ -348,7 +348,7 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
             DEV_UNROLL_FOR (int i = 0; i < SUB / 4; ++i) p16[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
             float2 delta[PIECES];
             DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) delta[i] = *(const float2 *)(const void *)(stats + BM + 8 * i);
-            sm90_score_gradients<T>(ds16, dp, s, delta, hides || any_dead);
+            sm90_score_gradients<T>(ds16, dp, s, delta, masked || any_dead);
             DEV_UNROLL_FOR (int i = 0; i < SUB / 16; ++i)
                 sm90_stmatrix_trans(ds_to + sub * (SUB * 128) + i * 2048, ds16 + 4 * i);
             sm90_mma_fence();

@@ -202,12 +202,29 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         }
     };
     auto exact = [&]() { return SUBNORMAL && (special & SM90_EXACT_DQ) != 0; };
+    /* This work tile is a part, whose sums go to a place of their own, as they are in registers. */
+    auto in_parts = [&]() { return C::PARTS && l.part_sums; };
+    auto store_part = [&](const attn_work_tile &tile, auto &x, bool of_dv, bool adds) {
+        float *const to = sm90_part_place(l, tile, C::BN * C::HD, of_dv, false) + sm90_thread_anew() * 4;
+        DEV_UNROLL_FOR (int i = 0; i < (int)(sizeof x / sizeof *x); i += 4) {
+            float sums[4] = {x[i], x[i + 1], x[i + 2], x[i + 3]};
+            if (adds) {
+                const float4 there = *(const float4 *)(const void *)(to + i * C::THREADS);
+                sums[0] += there.x, sums[1] += there.y, sums[2] += there.z, sums[3] += there.w;
+            }
+            sm90_store_four(to + i * C::THREADS, sums);
+        }
+    };
     /* f32 sums of dV or dK to memory, by way of the place of P, which begin again from 0. */
     auto drain_one = [&](auto cols, const attn_work_tile &tile, auto &x, uint32_t output, bool drained) {
         typedef typename C::template rows<decltype(cols)::count * 64> rows;
         if ((output == STW_OUT_DV ? p.dv_dtype : p.dk_dtype) != STW_F32) return;
-        if (p.outputs & output)
+        if (!(p.outputs & output)) {
+        } else if (in_parts()) {
+            store_part(tile, x, output == STW_OUT_DV, drained);
+        } else {
             sm90_store_sums<rows>(tile, x, l, output, drained, smem + C::AT_P + wave * 2048, wave, sm90_lane_anew());
+        }
         DEV_UNROLL_FOR (int i = 0; i < rows::HD / 2; ++i) x[i] = 0.0f;
     };
     auto drain_steps = [&]() { return maps.drain_rows / (int)C::BM; };
@@ -328,11 +345,15 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         }
         if constexpr (C::OUTPUTS) drain(tile, 0);
         char *const mine = smem + C::AT_P + wave * 2048;
-        if (!C::OUTPUTS || ((p.outputs & STW_OUT_DV) && p.dv_dtype != STW_F32))
+        const bool stores_dv = !C::OUTPUTS || ((p.outputs & STW_OUT_DV) && p.dv_dtype != STW_F32),
+                   stores_dk = !C::OUTPUTS || ((p.outputs & STW_OUT_DK) && p.dk_dtype != STW_F32);
+        if (in_parts() && stores_dv) store_part(tile, dv, true, false);
+        if (in_parts() && stores_dk) store_part(tile, dk, false, false);
+        if (!in_parts() && stores_dv)
             sm90_store_keys<typename C::template rows<C::HDV>>(tile, dv, p.dv, p.dtype,
                                                                (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v,
                                                                1.0f, mine, wave, sm90_lane_anew());
-        if (!C::OUTPUTS || ((p.outputs & STW_OUT_DK) && p.dk_dtype != STW_F32))
+        if (!in_parts() && stores_dk)
             sm90_store_keys<typename C::template rows<C::HD>>(tile, dk, p.dk, p.dtype, (l.vectors & STW_VECTOR_DK) != 0,
                                                               (int)p.head_dim_qk, p.scale, mine, wave,
                                                               sm90_lane_anew());

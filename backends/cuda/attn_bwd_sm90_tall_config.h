@@ -16,6 +16,7 @@ template <class T_, int KIND = SM90_WIDE_PLAIN> struct sm90_tall_config {
         OUTPUTS = KIND == SM90_WIDE_OUTPUTS,
         DROPS = false,
         MASKS = false,
+        PARTS = OUTPUTS || FEATURES,
         HD = 192,
         HDV = 128,
         BM = 64,

@@ -33,7 +33,8 @@
  * (attn_bwd_sm90_wide_masks.h): steps are the query blocks that hold a visible pair. C::ALL
  * (attn_bwd_sm90_wide_terms.h): all of this, which the call's features tell apart; what is added to the scores is made
  * while S is, 2 ends with P in 16 bits and P (1 - tanh^2); statistics are those of C::BIASED. C::APART: the same
- * with dBias of every pair under softcap, which is dS without the derivative. */
+ * with dBias of every pair under softcap, which is dS without the derivative. C::PARTS: work tiles may be parts, whose
+ * sums go to the workspace where those of others go to dK and dV. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
@@ -348,15 +349,24 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         }
     };
 
+    /* This work tile is a part, whose sums go to a place of their own. */
+    auto in_parts = [&]() { return C::PARTS && l.part_sums; };
+    auto part_place = [&](const attn_work_tile &tile, bool of_dv) {
+        return sm90_part_place(l, tile, C::BN * (int)STW_SM90_WIDE_PART_COLS, of_dv, false);
+    };
     /* f32 sums of dV or dK to memory, which begin again from 0. */
     auto drain_one = [&](const attn_work_tile &tile, float(&x)[EACH][C::BN / 2], uint32_t output, bool drained) {
         const bool of_dv = output == STW_OUT_DV;
         if ((of_dv ? p.dv_dtype : p.dk_dtype) != STW_F32) return;
         DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel) {
-            if (p.outputs & output)
+            const int col0 = (group * EACH + panel) * 64 + wave % 4 * 16;
+            if (!(p.outputs & output)) {
+            } else if (in_parts()) {
+                sm90_wide_store_part<C>(part_place(tile, of_dv), x[panel], drained, col0);
+            } else {
                 sm90_wide_store_f32<C>(tile, x[panel], of_dv ? p.dv : p.dk, drained || (p.accumulate & output),
-                                       (int)(of_dv ? p.head_dim_v : p.head_dim_qk), of_dv ? 1.0f : p.scale,
-                                       (group * EACH + panel) * 64 + wave % 4 * 16);
+                                       (int)(of_dv ? p.head_dim_v : p.head_dim_qk), of_dv ? 1.0f : p.scale, col0);
+            }
             DEV_UNROLL_FOR (int i = 0; i < C::BN / 2; ++i) x[panel][i] = 0.0f;
         }
     };
@@ -539,6 +549,11 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                    stores_dk = !C::OUTPUTS || ((p.outputs & STW_OUT_DK) && p.dk_dtype != STW_F32);
         DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel) {
             const int col0 = (group * EACH + panel) * 64 + wave % 4 * 16;
+            if (in_parts()) {
+                if (stores_dv) sm90_wide_store_part<C>(part_place(stored, true), dv[panel], false, col0);
+                if (stores_dk) sm90_wide_store_part<C>(part_place(stored, false), dk[panel], false, col0);
+                continue;
+            }
             if (stores_dv)
                 sm90_wide_store<C>(stored, dv[panel], p.dv, p.dtype, (l.vectors & STW_VECTOR_DV) != 0,
                                    (int)p.head_dim_v, 1.0f, mine, col0);

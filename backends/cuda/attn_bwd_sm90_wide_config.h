@@ -33,6 +33,7 @@ template <class T_, int HD_, int KIND = SM90_WIDE_PLAIN> struct sm90_wide_config
         DROPS = KIND == SM90_WIDE_DROPOUT || KIND == SM90_WIDE_DROPOUT_OUTPUTS || ALL,
         BIASED = KIND == SM90_WIDE_BIAS,
         MASKS = KIND == SM90_WIDE_MASKS || ALL,
+        PARTS = (OUTPUTS && !ALL) || FEATURES || BIASED, /* work tiles may be parts */
         HD = HD_,
         HDV = HD_,
         BM = 64,

@@ -5,6 +5,7 @@
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_EPILOGUE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_EPILOGUE_H
 
+#include "attn_bwd_sm90_epilogue.h"
 #include "attn_bwd_sm90_wide_config.h"
 
 /* Sums for keys in use, zeros up to the sequence's end. Columns col0 to col0 + 15; whole vectors go by way of `mine`,
@@ -65,6 +66,33 @@ DEV_FN void sm90_wide_store_f32(const attn_work_tile &tile, const float (&x)[C::
             const float sum = key0 + key < used ? x[i] * scale : 0.0f;
             if (key0 + key < end && col + far < cols) to[key * t.seq + far] = there[e] + sum;
         }
+    }
+}
+
+/* The same of a part, to its place `to` in the workspace, in the order of attn_bwd_postprocess_parts.h: there a key
+ * block lies in the accumulators of eight warps, STW_SM90_WIDE_PART_ROWS of them over the keys, the others over
+ * STW_SM90_WIDE_PART_COLS columns. */
+template <class C> DEV_FN void sm90_wide_store_part(float *to, const float (&x)[C::BN / 2], bool adds, int col0) {
+    enum {
+        TOGETHER = 4,
+        WARPS = 8,
+        ACROSS = WARPS / STW_SM90_WIDE_PART_ROWS(C::HD),
+        COLS = (int)STW_SM90_WIDE_PART_COLS / ACROSS, /* of a warp */
+        ROWS = C::BN * ACROSS / WARPS,
+        MATRIX = WARPS * DEV_WAVE * 4 /* floats of all threads' registers of 16 keys and 8 columns */
+    };
+    static_assert(COLS % 16 == 0 && ROWS % 16 == 0, "a warp here has 16 columns of one there");
+    const int lane = sm90_lane_anew();
+    to += col0 % COLS / 8 * MATRIX + (col0 / COLS * DEV_WAVE + lane % 4 * 8 + lane / 8) * 4 + lane / 4 % 2;
+    DEV_UNROLL_FOR (int first = 0; first < C::BN / 2; first += TOGETHER) {
+        float there[TOGETHER];
+        auto place = [&](int i) {
+            const int key = i / 4 * 8, far = i % 4 / 2, of = key % ROWS;
+            return to + (of / 16 * (COLS / 8) + far) * MATRIX + key / ROWS * ACROSS * DEV_WAVE * 4 + i % 2 * 16 +
+                   of / 8 % 2 * 2;
+        };
+        DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) there[e] = adds ? *place(first + e) : 0.0f;
+        DEV_UNROLL_FOR (int e = 0; e < TOGETHER; ++e) *place(first + e) = there[e] + x[first + e];
     }
 }
 

@@ -98,9 +98,10 @@ template <class C> struct sm90_wide_loads {
     DEV_METHOD void keys(const attn_work_tile &tile, const stw_mapped_tensor &t, uint32_t to, sm90_mbarrier full,
                          sm90_mbarrier empty, int parity, int more = 0) const {
         const int batch = l.p.features & STW_FEAT_PACKED_KV ? 0 : (int)tile.b;
+        const int head = C::PARTS ? (int)((uint32_t)tile.kv_head / l.head_parts) : tile.kv_head;
         empty.wait(parity ^ 1);
         full.expect(COLS * C::BN * 2 + more);
-        panels<COLS, C::BN>(to, t, (int)(tile.seq.kv.first + tile.j0), tile.kv_head, batch, full);
+        panels<COLS, C::BN>(to, t, (int)(tile.seq.kv.first + tile.j0), head, batch, full);
     }
     DEV_METHOD void k(const attn_work_tile &tile, int parity) const {
         if constexpr (C::MASKS) {

@@ -11,4 +11,8 @@
 /* Masks in memory: of each key the first and the last row that see it, and two intervals of rows that do not. */
 #define STW_SM90_WIDE_SEEN_BYTES(hd) (24u * STW_SM90_WIDE_KEYS(hd))
 
+/* Sums of parts: warps of the last kernel over the keys, and columns of all its warps, with unused ones. */
+#define STW_SM90_WIDE_PART_ROWS(hd) ((hd) > 192 ? 1u : 2u)
+#define STW_SM90_WIDE_PART_COLS     256u
+
 #endif

@@ -164,7 +164,8 @@ static int is_drained(const stw_attn_params *p) {
 static const char *mode_of(const stw_attn_params *p, int parts) {
     const int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
     const kernel_mode *const of = mode_of_features(p);
-    if (is_drained(p) && !parts) return ordered ? of->f32_ordered : of->f32_mode;
+    const int with_feature = (p->features & FEATURES) != 0;
+    if (parts ? with_feature : is_drained(p)) return ordered ? of->f32_ordered : of->f32_mode;
     if (is_subset(p) || parts) return ordered ? "general_ordered" : "general";
     return ordered ? of->ordered : of->mode;
 }
@@ -205,16 +206,16 @@ static const char *refusal(const stw_attn_params *p) {
 /* Of wide heads, or NULL: a kernel of ALiBi and softcap, one of dropout, one of a bias of any type with any gradient,
  * one of masks in memory, one of f32 dK and dV and of few outputs, which drains sums of any length, and one of these
  * with dropout; for everything else one that asks for all of it, and one that does so where dBias of every pair under a
- * softcap is not dS'. Each serves deterministic mode and the other. */
+ * softcap is not dS'. Each serves deterministic mode and the other. `parts`: plain kernels and `dropout` take none. */
 static const char wide_all[] = "all", wide_all_dbias[] = "all_dbias";
 static int is_wide_all(const char *mode) { return mode == wide_all || mode == wide_all_dbias; }
-static const char *wide_mode_of(const stw_attn_params *p) {
+static const char *wide_mode_of(const stw_attn_params *p, int parts) {
     const int outputs = has_f32_keys(p) || is_subset(p);
     const uint32_t f = p->features & FEATURES;
     const int all_pairs = p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p);
     if (all_pairs && f & STW_FEAT_SOFTCAP) return wide_all_dbias;
-    if (!f) return outputs ? "outputs" : NULL;
-    if (f == STW_FEAT_DROPOUT) return outputs ? "dropout_outputs" : "dropout";
+    if (!f) return outputs || parts ? "outputs" : NULL;
+    if (f == STW_FEAT_DROPOUT) return outputs || parts ? "dropout_outputs" : "dropout";
     if (outputs) return wide_all;
     if (f == STW_FEAT_ALIBI || f == STW_FEAT_SOFTCAP) return "features";
     if (f == STW_FEAT_BIAS) return "bias";
@@ -224,7 +225,7 @@ static const char *wide_mode_of(const stw_attn_params *p) {
 static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
     if (stores_f32_dbias(p)) return F32_DBIAS;
     const uint32_t f = p->features & FEATURES;
-    const char *const mode = wide_mode_of(p), *text = refusal_of(p, bn, 0);
+    const char *const mode = wide_mode_of(p, 0), *text = refusal_of(p, bn, 0);
     if (!text && is_wide_all(mode)) text = masks_refusal(p, bn); /* lists of visible blocks without masks, too */
     const int narrow = p->head_dim_qk <= 64 && p->head_dim_v <= 64;
     if (!text && narrow && mode && (!f || f == STW_FEAT_DROPOUT || f == STW_FEAT_BIAS || is_wide_all(mode)))
@@ -236,8 +237,16 @@ static const char *refusal_tall(const stw_attn_params *p) {
     if (p->features & STW_FEAT_DROPOUT) return "it has no room for what is dropped";
     if (p->features & STW_FEAT_BIAS) return "a thread has no two keys side by side, which a bias comes in";
     if (p->features & MASKS) return "it takes no interval and block masks";
-    if (is_wide_all(wide_mode_of(p))) return "it takes ALiBi or a softcap, with all gradients of the inputs' type";
+    if (is_wide_all(wide_mode_of(p, 0))) return "it takes ALiBi or a softcap, with all gradients of the inputs' type";
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_of_wide(p, KEYS);
+}
+
+/* Kernels of features take parts where they have one that drains, of 16-bit dK and dV; not by lists of visible blocks.
+ * The kernel after the main loop that sums dBias counts kv heads, not parts. */
+static int takes_parts(const stw_attn_params *p) {
+    const uint32_t f = p->features & FEATURES;
+    const kernel_mode *const of = mode_of_features(p);
+    return !f || (!(f & MASKS) && of != &mode_all && of->f32_mode && !has_f32_keys(p) && !(p->outputs & STW_OUT_DBIAS));
 }
 
 /* Kernels of parts do not drain. Where a kernel drains whole work tiles, f32 dK and dV take parts only if the device
@@ -296,12 +305,14 @@ static int takes_postprocess(const stw_attn_params *p) {
 }
 
 /* Parts of a work tile add their sums of dK and dV in one place: the kernel before the main loop zeroes it, the one
- * after makes 16-bit dK and dV of it. In deterministic mode, and without these kernels, each part has its own. */
+ * after makes 16-bit dK and dV of it. In deterministic mode, and without these kernels, each part has its own. So it
+ * has with ALiBi: far from the diagonal sums are so small that they would be added one by one (8 heads of 1024 rows, D
+ * 64, H200: 0.062 ms for 0.034). */
 static int adds_parts(const stw_attn_params *p, const stw_attn_choice *choice) {
     const uint32_t keys = STW_OUT_DK | STW_OUT_DV,
                    apart = STW_FEAT_KEPT_STATS | STW_FEAT_KEPT_DQ | STW_FEAT_STARTED_DQ | STW_FEAT_FINISHED_DQ;
     return is_split(choice) && choice->preprocess && takes_postprocess(p) && !has_f32_keys(p) &&
-           !(p->accumulate & keys) && !(p->features & (STW_FEAT_DETERMINISTIC | apart)) &&
+           !(p->accumulate & keys) && !(p->features & (STW_FEAT_DETERMINISTIC | STW_FEAT_ALIBI | apart)) &&
            rows_are_whole(&p->dk, p->head_dim_qk) && rows_are_whole(&p->dv, p->head_dim_v);
 }
 
@@ -324,7 +335,7 @@ static int last_heads_ascend(const stw_attn_params *p, const stw_attn_choice *ch
 
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
-    plan_of(tile, p, !(p->features & FEATURES), out);
+    plan_of(tile, p, takes_parts(p), out);
     out->small_rows = tile->bm;
     out->preprocess = takes_preprocess(p) ? "sm90" : NULL;
     if (last_heads_ascend(p, out)) out->vectors |= STW_SM90_LAST_ASCEND;
@@ -337,10 +348,24 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     if (all || p->features & MASKS) plan_masks(tile, p, out);
 }
 
+/* Kernels that go by lists of visible blocks take no parts. That of sums of dBias: see takes_parts. */
+static int wide_takes_parts(const stw_attn_params *p) {
+    return !(p->outputs & STW_OUT_DBIAS) && !(p->features & MASKS) && !is_wide_all(wide_mode_of(p, 0));
+}
+
+/* A step is of 64 queries at any head_dim, so a part costs as many steps at each. Tails: 8 heads on 1, S 8192, causal,
+ * D 256 and 192 take 1.66 and 1.26 ms in 8 parts, 1.68 and 1.30 in 4; of D 192 and 128 in 8 0.98, in 4 0.92 (H200). */
+static stw_attn_split split_of_wide(const stw_variant *tile, const stw_attn_params *p) {
+    stw_attn_costs costs = stw_attn_costs_of_h200(128);
+    costs.tail = tile->bn == KEYS ? 0 : 1;
+    return wide_takes_parts(p) ? stw_attn_split_of(tile, tile->bn, p, 1, 0, &costs) : (stw_attn_split){1, 1};
+}
+
 /* A warpgroup has the loads: it is not among the warps of the table, which the next kernel counts. */
 static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t smem, stw_attn_choice *out) {
     plan_of(tile, p, 0, out);
-    const char *const mode = wide_mode_of(p);
+    out->split = split_of_wide(tile, p);
+    const char *const mode = wide_mode_of(p, is_split(out));
     if (mode) out->mode = mode;
     if (is_wide_all(mode) || p->features & MASKS) plan_masks(tile, p, out); /* it goes by lists of visible blocks */
     if (is_wide_all(mode)) out->vectors &= ~(uint32_t)STW_STATS_NEGATED;
@@ -351,12 +376,14 @@ static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint
 /* 512 threads, of which three warpgroups multiply, or 384; dQ's sums are laid out for the 256 of the table. */
 static void plan_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
-    const int all = is_wide_all(wide_mode_of(p));
+    const int all = is_wide_all(wide_mode_of(p, 0));
     uint32_t more = 0;
     if (all || p->features & STW_FEAT_DROPOUT) more += STW_SM90_WIDE_DROPPED_BYTES(tile->head_dim);
     if (all || p->features & MASKS) more += STW_SM90_WIDE_SEEN_BYTES(tile->head_dim);
     plan_of_wide(tile, p, STW_SM90_WIDE_SMEM(tile->head_dim) + more, out);
     if (tile->head_dim <= 192) out->loaders = 256;
+    out->key_rows = STW_SM90_WIDE_PART_ROWS(tile->head_dim);
+    out->part_cols = STW_SM90_WIDE_PART_COLS;
 }
 
 static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {

@@ -73,8 +73,8 @@ static double cost(const work *w, double ctas, double parts, const stw_attn_cost
     int alike = w->longest == w->mean;
     double each = costs->tile + (parts > 1 ? costs->part / (alike ? 2 : 4) : 0), rounds = w->tiles * parts / ctas;
     double mean = larger(w->mean / parts, 2) + each, longest = larger(w->longest / parts, 2) + each;
-    double steps =
-        alike ? (double)(int64_t)(rounds + 0.999) * mean : larger(longest, rounds * mean + (rounds > 1 ? mean / 4 : 0));
+    double tail = rounds > 1 ? (mean + costs->tail * (longest - mean)) / 4 : 0;
+    double steps = alike ? (double)(int64_t)(rounds + 0.999) * mean : larger(longest, rounds * mean + tail);
     return parts > 1 ? (steps + 1 + rounds * costs->part / 2) * (1 + costs->share * parts) : steps;
 }
 

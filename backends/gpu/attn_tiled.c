@@ -96,6 +96,7 @@ static void choose(const stw_variant *tile, const stw_attn_params *p, uint32_t w
     if (!choice->split.heads) choice->split.heads = 1;
     if (!choice->split.rows) choice->split.rows = 1;
     if (!choice->warps) choice->warps = tile->warps;
+    if (!choice->part_cols) choice->part_cols = tile->head_dim;
     *seen = *p;
     seen->heads_kv *= choice->split.heads;
     seen->group /= choice->split.heads;
@@ -209,11 +210,13 @@ static uint32_t rows_split(const stw_variant *tile, const stw_attn_params *p, ui
     return (uint32_t)stw_split_rows((int)rows, (int)tile->head_dim, (int)tile->warps, step);
 }
 
-/* NVIDIA's kernels without features of single pairs take parts, where the last kernel's threads can share the sums. */
+/* NVIDIA's kernels that go by no lists of masks take parts, where the last kernel's threads can share the sums. Not
+ * beside a kernel that sums dBias: it counts kv heads, not parts. */
 static stw_attn_split split_shared(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, int plain,
                                    uint32_t key_rows) {
     const stw_attn_split whole = {1, 1};
-    if (wave != 32 || mode_of(tile, p, plain) != PLAIN) return whole;
+    const mode m = mode_of(tile, p, plain);
+    if (wave != 32 || m == FULL || m == ORDERED || m == HIDDEN || p->outputs & STW_OUT_DBIAS) return whole;
     uint32_t tiles_across = tile->head_dim / (tile->warps / key_rows) / 8;
     const stw_attn_costs costs = stw_attn_costs_of_h200(tile->head_dim);
     return tiles_across % STW_PART_TILES ? whole : stw_attn_split_of(tile, tile->bn, p, 8 / tile->warps, 0, &costs);
@@ -325,7 +328,7 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     int64_t listed = choice->exact ? 1 + p->heads_kv * key_blocks_of(choice, p) : 0;
     w.tile_counter = take(&w, (size_t)(1 + listed) * sizeof(uint64_t));
     w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
-    size_t sums = 2 * (size_t)choice->bn * tile->head_dim * sizeof(float);
+    size_t sums = 2 * (size_t)choice->bn * choice->part_cols * sizeof(float);
     w.part_sums = take(&w, (size_t)part_places(choice, p) * sums);
     size_t tiles = lists_hidden(choice, p) ? (size_t)hidden_tiles(p, hidden_keys(choice)) : 0,
            intervals = tiles * (size_t)interval_heads(p, choice->split.heads),
@@ -399,7 +402,7 @@ static void add_postprocess(const stw_variant *t, const stw_attn_params *p, cons
     if (choice->adds_parts) rows += part_places(choice, p) * 2 * (choice->width / 64);
     else if (uses_part_sums(choice) && !finished)
         rows += p->heads_kv / choice->split.heads * stw_key_blocks_most(p, choice->bn) * 2 *
-                stw_attn_part_chunks(choice->bn, t->head_dim, choice->warps);
+                stw_attn_part_chunks(choice->bn, choice->part_cols, choice->warps);
     stw_attn_step *step = add_step(steps, wave, rows, STW_ROW_THREADS, STW_ROW_SMEM);
     step->early = choice->early || !choice->postprocess;
     step->without_dq = kept != 0;
@@ -605,8 +608,7 @@ static uint32_t xcds_of(const stw_attn_choice *choice, const stw_attn_params *p)
 }
 
 /* What the main loop and the kernels around it share. l->p: the problem that its kernel sees. */
-static void fill_main_loop(const stw_variant *tile, const stw_attn_choice *choice, const layout *w,
-                           stw_attn_launch *l) {
+static void fill_main_loop(const stw_attn_choice *choice, const layout *w, stw_attn_launch *l) {
     int ordered = (l->p.features & STW_FEAT_DETERMINISTIC) != 0;
     l->bn = choice->bn;
     l->width = choice->width;
@@ -624,7 +626,7 @@ static void fill_main_loop(const stw_variant *tile, const stw_attn_choice *choic
     l->row_parts = choice->split.rows;
     l->part_sums = uses_part_sums(choice) ? (float *)w->part_sums : NULL;
     l->part_entries = key_blocks_of(choice, &l->p) / (choice->adds_parts ? choice->split.rows : 1);
-    l->part_cols = tile->head_dim;
+    l->part_cols = choice->part_cols;
     l->key_rows = choice->key_rows;
 }
 
@@ -691,7 +693,7 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
         stw_attn_choice choice;
         choose(tile, params, wave, &choice, &l->p);
         const layout w = layout_of(tile, &choice, &l->p);
-        fill_main_loop(tile, &choice, &w, l);
+        fill_main_loop(&choice, &w, l);
         fill_work_tiles(tile, &choice, &w, l);
         fill_masks(&choice, params, &w, l);
         fill_dbias(tile, &choice, params, wave, l);

@@ -84,14 +84,17 @@ typedef struct stw_attn_choice {
     uint32_t adds_parts; /* parts of a work tile add their sums in one place there; its `postprocess` makes dK and dV */
     /* Masks in sm90's own main loops, as in the launch; 0: other loops, or no masks. */
     uint32_t visible_heads, visible_rows, visible_length;
-    uint32_t key_rows; /* waves over a work tile's sums of dK and dV, for `split` */
-    uint32_t xcds;     /* of the device, among which whole heads are shared where they can be evenly; 0: no matter */
+    uint32_t key_rows;  /* waves over a work tile's sums of dK and dV, for `split` */
+    uint32_t part_cols; /* columns that such sums have; 0: head_dim of the table */
+    uint32_t xcds;      /* of the device, among which whole heads are shared where they can be evenly; 0: no matter */
 } stw_attn_choice;
 
 /* In steps of a main loop: the begin and the end of a work tile; the sums of a part on their way to memory and back.
- * `share`: what one more part of every work tile adds to all, since the sums of all parts share L2 with dQ. */
+ * `share`: what one more part of every work tile adds to all, since the sums of all parts share L2 with dQ. `tail`:
+ * while the last parts end multiprocessors stand, for a quarter of a part of mean length (0) or of the longest (1), as
+ * where heads whose rows do not fit L2 together follow one another, each with its longest part first. */
 typedef struct stw_attn_costs {
-    double tile, part, share;
+    double tile, part, share, tail;
 } stw_attn_costs;
 
 /* Of NVIDIA's main loops. */

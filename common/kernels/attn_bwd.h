@@ -244,7 +244,7 @@ DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typen
 
 /* Work tiles of these kernels may be parts (stw_attn_split_of). */
 template <int MODE> struct attn_takes_parts {
-    enum { yes = LEAF_SHARED_PARTS && MODE == ATTN_PLAIN };
+    enum { yes = LEAF_SHARED_PARTS && MODE != ATTN_ORDERED && !attn_hides<MODE>::yes };
 };
 
 /* dK and dV, those that are asked for, to their tensors; `drained`: there they are added to what was stored before.
@@ -256,8 +256,8 @@ DEV_FN void attn_bwd_store(const attn_work_tile &u, const stw_attn_launch &l, de
     const stw_attn_params &p = l.p;
     if constexpr (attn_takes_parts<MODE>::yes) {
         if (l.part_sums) {
-            if (p.outputs & STW_OUT_DV) attn_epilogue_part<C>(u, dv, l, 1);
-            if (p.outputs & STW_OUT_DK) attn_epilogue_part<C>(u, dk, l, 0);
+            if (p.outputs & STW_OUT_DV) attn_epilogue_part<C>(u, dv, l, 1, dv_scale);
+            if (p.outputs & STW_OUT_DK) attn_epilogue_part<C>(u, dk, l, 0, 1.0f);
             dv.clear();
             dk.clear();
             return;

@@ -93,7 +93,7 @@ DEV_FN void attn_epilogue_elements(const attn_work_tile &u, const dev_acc<typena
 /* Sums of a part to the workspace, as they are in registers. */
 template <class C>
 DEV_FN void attn_epilogue_part(const attn_work_tile &u, const dev_acc<typename C::key_split> &acc,
-                               const stw_attn_launch &l, int of_dv) {
+                               const stw_attn_launch &l, int of_dv, float scale) {
     typedef typename C::key_split S;
     float *to = l.part_sums + (((int64_t)u.kv_head * l.part_entries + u.index) * 2 + of_dv) * (C::BN * C::HD) +
                 (int)dev_thread() * LEAF_ACC;
@@ -101,7 +101,8 @@ DEV_FN void attn_epilogue_part(const attn_work_tile &u, const dev_acc<typename C
         DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n) {
             const float *x = acc.v[m][n];
             dev_store_vector(to + (m * S::NT + n) * (C::THREADS * LEAF_ACC),
-                             dev_vector{{dev_bits(x[0]), dev_bits(x[1]), dev_bits(x[2]), dev_bits(x[3])}});
+                             dev_vector{{dev_bits(x[0] * scale), dev_bits(x[1] * scale), dev_bits(x[2] * scale),
+                                         dev_bits(x[3] * scale)}});
         }
 }
 
