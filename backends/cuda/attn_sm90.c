@@ -357,7 +357,9 @@ static int wide_takes_parts(const stw_attn_params *p) {
  * D 256 and 192 take 1.66 and 1.26 ms in 8 parts, 1.68 and 1.30 in 4; of D 192 and 128 in 8 0.98, in 4 0.92 (H200). */
 static stw_attn_split split_of_wide(const stw_variant *tile, const stw_attn_params *p) {
     stw_attn_costs costs = stw_attn_costs_of_h200(128);
-    costs.tail = tile->bn == KEYS ? 0 : 1;
+    const int tall = tile->bn == KEYS;
+    costs.tail = tall ? 0 : 1;
+    costs.padded = tall ? 1 : (double)STW_SM90_WIDE_PART_COLS / tile->head_dim;
     return wide_takes_parts(p) ? stw_attn_split_of(tile, tile->bn, p, 1, 0, &costs) : (stw_attn_split){1, 1};
 }
 

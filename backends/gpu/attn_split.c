@@ -117,7 +117,7 @@ stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw
     if (!best.heads) best = (stw_attn_split){1, 1}; /* refused before */
     const uint32_t least_rows = best.rows, least_heads = best.heads;
     if (p.batch < 1 || p.heads_kv < 1 || p.max_seq_q < 1 || p.max_seq_kv < 1) return best;
-    const double fit = workspace_fit(&p, bn);
+    const double fit = workspace_fit(&p, bn) / larger(costs->padded, 1);
     const work w = work_of(tile, bn, &p);
     const double most = (double)p.units * ctas;
     const uint32_t least = best.heads * best.rows;

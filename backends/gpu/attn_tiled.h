@@ -92,9 +92,10 @@ typedef struct stw_attn_choice {
 /* In steps of a main loop: the begin and the end of a work tile; the sums of a part on their way to memory and back.
  * `share`: what one more part of every work tile adds to all, since the sums of all parts share L2 with dQ. `tail`:
  * while the last parts end multiprocessors stand, for a quarter of a part of mean length (0) or of the longest (1), as
- * where heads whose rows do not fit L2 together follow one another, each with its longest part first. */
+ * where heads whose rows do not fit L2 together follow one another, each with its longest part first. `padded`: so many
+ * times head_dim columns do a part's sums have, 0 for once. */
 typedef struct stw_attn_costs {
-    double tile, part, share, tail;
+    double tile, part, share, tail, padded;
 } stw_attn_costs;
 
 /* Of NVIDIA's main loops. */

@@ -1031,23 +1031,44 @@ static void few_work_tiles_are_split(void **state) {
     enum { WHOLE, PLACES, ADDED }; /* sums of each part have a place of their own; are added in one */
     static const struct {
         const char *variant, *problem;
-        int parts, own; /* of the image's own loop, whose kernel is another where there are parts */
+        int parts;
+        const char *mode; /* of the main loop's kernel where it is in parts, NULL: its usual one */
     } rows[] = {
-        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:causal_br", ADDED, 1},
-        {"sm90_64x128_hd96", "bf16:b1h8k1s8192d96", ADDED, 1},
-        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:det", PLACES, 1},
-        {"sm90_128x128_hd64", "bf16:b1h1s8192d64", ADDED, 1},
-        {"sm90_128x128_hd64", "bf16:b1h1s8192d64:acc_v:dv_f32", PLACES, 1},
-        {"sm90_128x128_hd64", "bf16:b1h1s8192d64:dq_f32", PLACES, 1},
-        {"sm90_128x128_hd64", "bf16:b1h1s8192d64:grads_qk", ADDED, 1},
-        {"sm90_128x128_hd64", "bf16:b1h1s8192d64:sink:grads_qkvs", PLACES, 1},
-        {"sm90_128x128_hd64", "bf16:b8h32k4s2048d64:thd:tq4096:tk4096", ADDED, 1},
-        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:causal_br", PLACES, 0},
-        {"sm80_64x128_hd96", "bf16:b1h8k1s8192d96:causal_br", WHOLE, 0}, /* its sums are no whole shares */
-        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:alibi", WHOLE, 0},   /* kernels with all features know no parts */
-        {"sm90_64x128_hd128", "bf16:b8h16s4096d128:causal_br", WHOLE, 1},
-        {"sm90_128x128_hd64", "bf16:b1h1s128d64", WHOLE, 1},
-        {"sm90_64x128_hd128", "bf16:b1h1s8192d128:det", WHOLE, 1}, /* the workspace would be above 4 times dQ */
+        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:causal_br", ADDED, "_general"},
+        {"sm90_64x128_hd96", "bf16:b1h8k1s8192d96", ADDED, "_general"},
+        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:det", PLACES, "_general_ordered"},
+        {"sm90_128x128_hd64", "bf16:b1h1s8192d64", ADDED, "_general"},
+        {"sm90_128x128_hd64", "bf16:b1h1s8192d64:acc_v:dv_f32", PLACES, "_general"},
+        {"sm90_128x128_hd64", "bf16:b1h1s8192d64:dq_f32", PLACES, "_general"},
+        {"sm90_128x128_hd64", "bf16:b1h1s8192d64:grads_qk", ADDED, "_general"},
+        {"sm90_128x128_hd64", "bf16:b1h1s8192d64:sink:grads_qkvs", PLACES, "_general"},
+        {"sm90_128x128_hd64", "bf16:b8h32k4s2048d64:thd:tq4096:tk4096", ADDED, "_general"},
+        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:softcap9", ADDED, "_softcap_outputs"},
+        {"sm90_128x128_hd64", "f16:b1h8k1s8192d64:dropout0.1:grads_kv", PLACES, "_dropout_outputs"},
+        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:biasu8_b1qk", ADDED, "_bias_outputs"},
+        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:alibi", PLACES,
+         "_alibi_outputs"},                                                         /* far sums are too small to add */
+        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:softcap9:dk_f32", WHOLE, NULL}, /* drained */
+        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:bias_1hqk:grads_qkvb", WHOLE, NULL},
+        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:softcap9:alibi", WHOLE, NULL}, /* goes by lists of visible blocks */
+        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:intervals_from", WHOLE, NULL},
+        {"sm90_64x80_hd256", "bf16:b1h8k1s8192d256:causal_br", PLACES, "_outputs"},
+        {"sm90_64x80_hd256", "bf16:b1h8k1s8192d256:softcap9:det", PLACES, "_features"},
+        {"sm90_64x96_hd192", "f16:b1h8k1s8192d192:dropout0.1", PLACES, "_dropout_outputs"},
+        {"sm90_64x96_hd192", "f16:b1h8k1s8192d192:dk_f32:acc_k", PLACES, "_outputs"},
+        {"sm90_64x96_hd192", "f16:b1h8k1s8192d192:bias_1hqk", PLACES, "_bias"},
+        {"sm90_64x96_hd192", "f16:b1h8k1s8192d192:bias_1hqk:grads_qkvb", WHOLE, NULL},
+        {"sm90_64x128_hd192v128", "bf16:b1h8k1s8192d192x128:alibi", PLACES, "_features"},
+        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:causal_br", PLACES, "_plain"},
+        {"sm80_64x128_hd96", "bf16:b1h8k1s8192d96:causal_br", WHOLE, NULL}, /* its sums are no whole shares */
+        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:alibi", PLACES, "_alibi"},
+        {"sm80_128x128_hd64", "f16:b1h8k1s8192d64:dropout0.1:det", PLACES, "_drop"},
+        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:alibi:softcap9", WHOLE,
+         NULL}, /* kernels with all features know no parts */
+        {"sm90_64x128_hd128", "bf16:b8h16s4096d128:causal_br", WHOLE, NULL},
+        {"sm90_64x80_hd256", "bf16:b1h8s1024d256:causal_br", WHOLE, NULL},
+        {"sm90_128x128_hd64", "bf16:b1h1s128d64", WHOLE, NULL},
+        {"sm90_64x128_hd128", "bf16:b1h1s8192d128:det", WHOLE, NULL}, /* the workspace would be above 4 times dQ */
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char text[160];
@@ -1061,7 +1082,7 @@ static void few_work_tiles_are_split(void **state) {
         assert_int_equal(p.group % steps.split.heads, 0);
         assert_int_equal(strstr(last->entry, "postprocess_parts") != NULL, rows[i].parts == PLACES);
         if (rows[i].parts == ADDED) assert_non_null(strstr(last->entry, "postprocess_sm90_hd"));
-        assert_int_equal(strstr(main->entry, "_general") != NULL, splits && rows[i].own);
+        if (splits) assert_string_equal(main->entry + strlen(main->entry) - strlen(rows[i].mode), rows[i].mode);
         size_t whole = split_steps(rows[i].variant, text, 0, &p).workspace;
         assert_int_equal(split_steps(rows[i].variant, text, 0, &p).split.heads, 1);
         if (!splits) assert_int_equal(steps.workspace, whole);
@@ -1255,13 +1276,22 @@ static void f32_sums_are_drained_or_short(void **state) {
 /* Deterministic mode promises a workspace of at most 4 times dQ in f32. */
 static void ordered_parts_keep_the_workspace(void **state) {
     (void)state;
-    static const char *const problems[] = {"b1h8k1s8192d128", "b1h1s1000d128", "b1h6k2s4096x2048d128:causal_br",
-                                           "b1h8k1s1024x8192d128", "b2h16s16384d128:dk_f32"};
+    static const char *const problems[][2] = {{"sm90_64x128_hd128", "b1h8k1s8192d128"},
+                                              {"sm90_64x128_hd128", "b1h1s1000d128"},
+                                              {"sm90_64x128_hd128", "b1h6k2s4096x2048d128:causal_br"},
+                                              {"sm90_64x128_hd128", "b1h8k1s1024x8192d128"},
+                                              {"sm90_64x128_hd128", "b2h16s16384d128:dk_f32"},
+                                              {"sm90_64x128_hd128", "b1h2k1s1024d128:softcap9"},
+                                              {"sm90_64x96_hd192", "b1h2k1s2000d192"},
+                                              {"sm90_64x96_hd192", "b1h8k1s1024x8192d192:dk_f32"},
+                                              {"sm90_64x80_hd256", "b1h2k1s2000d256:dropout0.1"},
+                                              {"sm90_64x80_hd256", "b1h8k1s8192d256:softcap9"},
+                                              {"sm90_64x128_hd192v128", "b1h2k1s2000d192x128"}};
     for (size_t i = 0; i < sizeof problems / sizeof *problems; ++i) {
         char text[160];
         stw_attn_params p;
-        snprintf(text, sizeof text, "attn_bwd:bf16:%s:det", problems[i]);
-        stw_attn_steps steps = split_steps("sm90_64x128_hd128", text, 132, &p);
+        snprintf(text, sizeof text, "attn_bwd:bf16:%s:det", problems[i][1]);
+        stw_attn_steps steps = split_steps(problems[i][0], text, 132, &p);
         double dq = (double)(p.batch * p.heads_q * p.max_seq_q * p.head_dim_qk) * sizeof(float);
         if ((double)steps.workspace > 4 * dq) fail_msg("%s: %zu bytes, dQ %.0f", text, steps.workspace, dq);
     }
