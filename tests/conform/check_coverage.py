@@ -25,7 +25,7 @@ def check(what, missing):
 # docs/specification.md section 2, written out: what the suite no longer has must be missed, not left out of the crossings.
 ROWS = set("""intervals interval_tiles block_mask plain head_dims wide_heads layout alignment broadcast varlen used_lengths empty mask_causal_tl mask_causal_br mask_window mask_shift bias dbias mask_bytes alibi
     alibi_column softcap sink dlse gqa dropout dropout_features dropout_mem_eff dropout_flash2 deterministic outputs grad_dtype accumulate
-    offsets shard lse_layout delta data nan_lse beyond_range forward bugs pairs parts few_rows""".split())
+    offsets shard lse_layout delta data nan_lse beyond_range forward bugs pairs parts parts_features few_rows""".split())
 FEATURES = set("""causal window shift bias bytes dbias alibi softcap sink dlse delta_in delta_out dropout mem_eff flash2 det used
     intervals blockmask varlen gqa cross unequal_dims grads wide accumulate pointer offsets shard lse_heads skew data scale""".split())
 NESTED = {"jagged_" + op for op in """matmul linear softmax log_softmax sum select gelu gelu_tanh threshold silu layer_norm rms_norm reshape
