@@ -8,8 +8,8 @@
 #include "mma_sm90.h"
 
 /* What a kernel makes. PLAIN: dQ, and dK and dV in the inputs' type. F32: dQ, and dK or dV or both in f32, also added
- * to what is there, in sums of any length; with a feature of single pairs any of the three, and work tiles may be
- * parts. GENERAL: any of the three, and parts; f32 sums are short. */
+ * to what is there, in sums of any length; with a feature of single pairs any of the three, and but for masks work
+ * tiles may be parts. GENERAL: any of the three, and parts; f32 sums are short. */
 enum { SM90_OUT_PLAIN, SM90_OUT_F32, SM90_OUT_GENERAL };
 
 /* One kernel's shapes: BM queries x BN keys a step, head_dim HD in panels of 64 columns; OUT of SM90_OUT_*. */

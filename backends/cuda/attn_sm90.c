@@ -241,16 +241,16 @@ static const char *refusal_tall(const stw_attn_params *p) {
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_of_wide(p, KEYS);
 }
 
-/* Kernels of features take parts where they have one that drains, of 16-bit dK and dV; not by lists of visible blocks.
- * The kernel after the main loop that sums dBias counts kv heads, not parts. */
+/* Kernels of features take parts where they have one that drains, of 16-bit dK and dV; not by lists of visible blocks,
+ * and not with dBias: the kernel after the main loop that sums it counts kv heads, not parts. */
 static int takes_parts(const stw_attn_params *p) {
     const uint32_t f = p->features & FEATURES;
     const kernel_mode *const of = mode_of_features(p);
     return !f || (!(f & MASKS) && of != &mode_all && of->f32_mode && !has_f32_keys(p) && !(p->outputs & STW_OUT_DBIAS));
 }
 
-/* Kernels of parts do not drain. Where a kernel drains whole work tiles, f32 dK and dV take parts only if the device
- * wants some, and short sums need at most twice as many. */
+/* Narrow heads' kernels of f32 dK and dV in parts do not drain. Where another one drains whole work tiles, such sums
+ * take parts only if the device wants some, and short sums need at most twice as many. */
 static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p) {
     const stw_attn_split whole = {1, 1};
     const stw_attn_costs costs = stw_attn_costs_of_h200(tile->head_dim);
@@ -307,13 +307,14 @@ static int takes_postprocess(const stw_attn_params *p) {
 /* Parts of a work tile add their sums of dK and dV in one place: the kernel before the main loop zeroes it, the one
  * after makes 16-bit dK and dV of it. In deterministic mode, and without these kernels, each part has its own. So it
  * has with ALiBi: far from the diagonal sums are so small that they would be added one by one (8 heads of 1024 rows, D
- * 64, H200: 0.062 ms for 0.034). */
+ * 64, H200: 0.062 ms for 0.034). A bias of numbers may do the same. */
 static int adds_parts(const stw_attn_params *p, const stw_attn_choice *choice) {
     const uint32_t keys = STW_OUT_DK | STW_OUT_DV,
                    apart = STW_FEAT_KEPT_STATS | STW_FEAT_KEPT_DQ | STW_FEAT_STARTED_DQ | STW_FEAT_FINISHED_DQ;
     return is_split(choice) && choice->preprocess && takes_postprocess(p) && !has_f32_keys(p) &&
            !(p->accumulate & keys) && !(p->features & (STW_FEAT_DETERMINISTIC | STW_FEAT_ALIBI | apart)) &&
-           rows_are_whole(&p->dk, p->head_dim_qk) && rows_are_whole(&p->dv, p->head_dim_v);
+           (!(p->features & STW_FEAT_BIAS) || p->bias_dtype == STW_U8) && rows_are_whole(&p->dk, p->head_dim_qk) &&
+           rows_are_whole(&p->dv, p->head_dim_v);
 }
 
 static void plan_masks(const stw_variant *tile, const stw_attn_params *p, stw_attn_choice *out) {
@@ -348,7 +349,7 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     if (all || p->features & MASKS) plan_masks(tile, p, out);
 }
 
-/* Kernels that go by lists of visible blocks take no parts. That of sums of dBias: see takes_parts. */
+/* Kernels that go by lists of visible blocks take no parts. dBias: see takes_parts. */
 static int wide_takes_parts(const stw_attn_params *p) {
     return !(p->outputs & STW_OUT_DBIAS) && !(p->features & MASKS) && !is_wide_all(wide_mode_of(p, 0));
 }
@@ -358,8 +359,10 @@ static int wide_takes_parts(const stw_attn_params *p) {
 static stw_attn_split split_of_wide(const stw_variant *tile, const stw_attn_params *p) {
     stw_attn_costs costs = stw_attn_costs_of_h200(128);
     const int tall = tile->bn == KEYS;
+    const double cols = tall ? tile->head_dim : STW_SM90_WIDE_PART_COLS,
+                 room = 3.5 * p->head_dim_qk - tile->head_dim; /* of 4 times dQ, without dQ's own sums */
     costs.tail = tall ? 0 : 1;
-    costs.padded = tall ? 1 : (double)STW_SM90_WIDE_PART_COLS / tile->head_dim;
+    costs.padded = room > 0 ? 2.5 * cols / room : INFINITY;
     return wide_takes_parts(p) ? stw_attn_split_of(tile, tile->bn, p, 1, 0, &costs) : (stw_attn_split){1, 1};
 }
 
@@ -442,7 +445,9 @@ static stw_status encode_all(stw_gpu *gpu, const stw_attn_launch *launch, uint32
     maps->cap = p->softcap * LOG2E;
     maps->kept = p->features & STW_FEAT_DROPOUT ? 1.0f / p->dropout_scale : 1.0f;
     maps->log_kept = log2f(maps->kept);
-    maps->drain_rows = (int32_t)sum_rows(p);
+    stw_attn_params whole = *p; /* rounding errors of all parts meet in one sum */
+    whole.group *= launch->head_parts;
+    maps->drain_rows = (int32_t)sum_rows(&whole);
     if (p->features & STW_FEAT_SOFTCAP) maps->factor *= 2.0f / p->softcap;
     int error = encode(cuda, &p->q, some, d, q, width, bm, dtype, &maps->q);
     if (!error) error = encode(cuda, &p->dout, some, dv, q, width, bm, dtype, &maps->dout);

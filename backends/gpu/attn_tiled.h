@@ -90,10 +90,10 @@ typedef struct stw_attn_choice {
 } stw_attn_choice;
 
 /* In steps of a main loop: the begin and the end of a work tile; the sums of a part on their way to memory and back.
- * `share`: what one more part of every work tile adds to all, since the sums of all parts share L2 with dQ. `tail`:
- * while the last parts end multiprocessors stand, for a quarter of a part of mean length (0) or of the longest (1), as
- * where heads whose rows do not fit L2 together follow one another, each with its longest part first. `padded`: so many
- * times head_dim columns do a part's sums have, 0 for once. */
+ * `share`: what one more part of every work tile adds to all, since the sums of all parts share L2 with dQ. `tail`: at
+ * the end multiprocessors stand for a quarter of a part of mean length (0) or of the longest (1). It is the longest
+ * where heads follow one another, since L2 does not hold their rows together, and each begins with its longest part.
+ * `padded`: deterministic mode has room for so many times fewer parts than where no column is padding; 0: as many. */
 typedef struct stw_attn_costs {
     double tile, part, share, tail, padded;
 } stw_attn_costs;

@@ -77,7 +77,7 @@ typedef struct stw_attn_launch {
     /* A work tile in parts (stw_attn_split_of). p.heads_kv, p.group: of parts by query heads, which are like kv heads
      * of their own but for K, V, dK and dV; k_blocks, listed_most: key blocks times parts by query blocks. */
     uint32_t head_parts, row_parts;
-    float *part_sums;     /* a (part by heads, key block and part by blocks): dK, dV, bn x head_dim sums each, in the
+    float *part_sums;     /* a (part by heads, key block and part by blocks): dK, dV, bn x part_cols sums each, in the
                              order of the main loop's registers; of parts that add, a (kv head, key block)     */
     int64_t part_entries; /* entries of key_blocks; of parts that add, key blocks                              */
     uint32_t part_cols, key_rows; /* columns of such sums, waves over their rows                               */
