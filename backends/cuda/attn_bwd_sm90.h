@@ -71,8 +71,8 @@
  * they go to the output, or are added to what this work tile has there already, and begin again from 0; each thread
  * reads only what it has written. With STW_FEAT_ROUNDED_SUMS 16-bit outputs follow, and sums stay in registers. With a
  * feature such a kernel makes any of dQ, dK and dV (ANY_OUTPUTS), and dK takes dS from shared memory: from registers
- * the kernels of head_dim 128 spilled 11 to 92 stores. Of 16-bit dK and dV its work tiles may be parts, but
- * for masks and all.
+ * the kernels of head_dim 128 spilled 11 to 92 stores. Its work tiles may
+ * be parts, where dK and dV are of 16 bits and the feature is no mask (PARTS).
  *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink past the last wait of a step, where no product runs: the branch to mask_scores ahead

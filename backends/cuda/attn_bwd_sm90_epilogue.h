@@ -193,8 +193,8 @@ DEV_FN float *sm90_part_place(const stw_attn_launch &l, const attn_work_tile &ti
     return l.part_sums + (((int64_t)head * l.part_entries + entry) * 2 + of_dv) * each;
 }
 
-/* Sums of a part go there as they are in registers: for attn_bwd_postprocess_parts.h, or added for
- * attn_bwd_sm90_rows.h. */
+/* Stores the sums of a part there, as they lie in registers, for attn_bwd_postprocess_parts.h, or adds them there for
+ * attn_bwd_sm90_rows.h (STW_SM90_PARTS_ADD). */
 template <class C>
 DEV_FN void sm90_store_part(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
                             uint32_t output, char *mine, int wave, int lane) {
